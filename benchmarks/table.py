@@ -1,4 +1,4 @@
-"""What a benchmark ends with: a table on the screen, and a JSON file."""
+"""A benchmark's output: a table on the screen, and a JSON file."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
@@ -43,12 +43,12 @@ def report(
   *tables: Table,
   notes: Sequence[str] = (),
 ) -> None:
-  """Prints tables, and writes what was measured.
+  """Prints tables, and writes the measurements.
 
   Args:
     out: the JSON file to write.
-    result: its content.
-    *tables: what to print of it.
+    result: content of the JSON file.
+    *tables: tables to print.
     notes: paragraphs to print below the tables.
   """
   print('\n\n'.join(map(str, [*tables, *notes])))

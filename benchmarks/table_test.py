@@ -1,4 +1,4 @@
-"""What a benchmark ends with."""
+"""The output of a benchmark."""
 
 import argparse
 import json

@@ -32,13 +32,13 @@ FIRST = {
 
 
 class Problem(NamedTuple):
-  """What a step computes.
+  """The computation of a step.
 
   Attributes:
-    params: before the first step.
+    params: parameters before the first step.
     loss: `loss(params, batch)`.
-    batch: of a worker, at every step.
-    optimizer: of the local update.
+    batch: a worker's batch, the same at every step.
+    optimizer: optimizer of the local update.
   """
 
   params: Any
@@ -69,7 +69,7 @@ class Variant:
   Args:
     first: the transformation before the optimizer, if any.
     count: number of local workers.
-    problem: what they compute.
+    problem: the computation of the step.
     averages: whether a step may average, in a branch of a `lax.cond`.
   """
 
@@ -114,7 +114,7 @@ def time_interleaved(
 
   Args:
     runs: functions by name; each takes a number of steps.
-    steps: per round.
+    steps: steps per round.
     rounds: number of rounds.
     align: waits for the other processes, before and after each round.
 
@@ -135,7 +135,7 @@ def time_interleaved(
 
 
 def all_reduce_alone(count: int, size: int) -> Callable[[int], None]:
-  """Returns `run(steps)`: the consensus of one float32 buffer, alone."""
+  """Returns `run(steps)`, which only averages one float32 buffer."""
   pmap = mappers.Pmap(count)
   mean = pmap.map_workers(ss.consensus)
   buffer = pmap.place(jnp.zeros((count, size), jnp.float32))

@@ -175,7 +175,7 @@ def main() -> None:
     '--site', type=int, default=1, help='hosts at a site, with fast links'
   )
   parser.add_argument('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
-  parser.add_argument('command', nargs='+', help='after --')
+  parser.add_argument('command', nargs='+', help='the command, after --')
   options = parser.parse_args()
   if options.inside:
     sys.exit(_inside(options))

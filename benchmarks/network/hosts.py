@@ -87,7 +87,7 @@ def table(rows: dict[str, dict[str, float]], title: str) -> Table:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--hosts', type=int, default=2)
-  parser.add_argument('--devices', type=int, default=4, help='of a host')
+  parser.add_argument('--devices', type=int, default=4, help='devices per host')
   parser.add_argument('--bandwidth', default='200mbit')
   # 1.35 M parameters: 5.4 MB in float32.
   parser.add_argument('--width', type=int, default=96, help='of the network')

@@ -178,9 +178,13 @@ def main() -> None:
   parser.add_argument('--period', type=int, default=20)
   parser.add_argument('--step', type=float, default=20, help='milliseconds')
   parser.add_argument('--size', type=int, default=1_310_720, help='float32s')
-  parser.add_argument('--workload', help='what to train, in place of --step')
-  parser.add_argument('--batch', type=int, default=8, help='its examples')
-  parser.add_argument('--tiny', action='store_true', help='small, for a CPU')
+  parser.add_argument('--workload', help='workload in place of --step')
+  parser.add_argument(
+    '--batch', type=int, default=8, help='batch size of the workload'
+  )
+  parser.add_argument(
+    '--tiny', action='store_true', help='a small model, for a CPU'
+  )
   parser.add_argument('--wire', default='float32')
   parser.add_argument('--rounds', type=int, default=5)
   parser.add_argument('--out', default='islands.json')

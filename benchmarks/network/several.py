@@ -58,7 +58,7 @@ def main() -> None:
   add = parser.add_argument
   add('--hosts', type=int, default=2, help='of each island')
   add('--bandwidth', default='100mbit', help="in tc(8)'s notation")
-  add('--period', type=int, default=1, help='averages that are timed together')
+  add('--period', type=int, default=1, help='averages timed together')
   add('--size', type=int, default=16_777_216, help='float32s')
   add('--rounds', type=int, default=3)
   add('--out', default='several.json')

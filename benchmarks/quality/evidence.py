@@ -277,7 +277,7 @@ def main() -> None:
   parser = training.parser(__doc__, 'evidence', *marks)
   add = parser.add_argument
   add('--tasks', nargs='+', default=list(TASKS), choices=TASKS)
-  add('--families', nargs='+', choices=FAMILIES, help='BSP is always one')
+  add('--families', nargs='+', choices=FAMILIES, help='BSP is always added')
   about = f'short runs, few trials, and {QUICK} families, in WORK-quick'
   add('--quick', action='store_true', help=about)
   about = 'recipes to time on the emulated cluster'

@@ -125,8 +125,8 @@ def main() -> None:
   """The command line, including the fields of the runs."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   add = parser.add_argument
-  add('--config', required=True, help='that of the runs')
-  about = 'those of the runs, as compare.py takes them, BSP first'
+  add('--config', required=True, help='config of the runs')
+  about = 'methods of the runs, as for compare.py, BSP first'
   add('--methods', type=flags.names, required=True, help=about)
   add('runs', type=pathlib.Path, help='a folder of compare.py')
   add('--out', default='shaped.json')

@@ -8,10 +8,10 @@ Everything is chosen by the validation split, with five seeds: the learning rate
 of BSP, of SelSync and of local SGD, and local SGD's period. The target of a
 seed is BSP's final accuracy with this seed, at BSP's most accurate rate, minus
 half a point. Each method, BSP included, then gets a setting from a grid around
-that rate: the one that reaches the targets of the most seeds, and among equals
-the one with the least median time. If the setting lies at the edge of the grid,
-the grid grows; if it has grown too often, the command ends without a result
-(benchmarks/quality/tuning.py).
+that rate: the setting that reaches the targets of the most seeds, and among
+equals the setting with the least median time. If the setting lies at the edge
+of the grid, the grid grows; if it has grown too often, the command ends without
+a result (benchmarks/quality/tuning.py).
 
 Three other seeds are then timed at these settings on an emulated cluster
 (benchmarks/network/cluster.py) with one worker per host. Its bandwidth makes

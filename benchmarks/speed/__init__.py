@@ -1,1 +1,1 @@
-"""How long training takes, and how much memory."""
+"""Speed of training, and memory."""

@@ -1,23 +1,23 @@
-"""What training costs on an accelerator, and what SelSync adds to it.
+"""Cost of training on an accelerator, and the cost that SelSync adds.
 
   python -m benchmarks.speed.accelerator
   python -m benchmarks.speed.accelerator --only steps --workloads 'decoder 350M'
   python -m benchmarks.speed.accelerator --tiny --seconds=60     # On a CPU.
 
-Needs jax, flax, optax, orbax and numpy; the batches are random. The rows come
-in order of importance until the time is used up; one that is not reached, or
-does not fit into memory, says so. Prints one table, and writes accelerator.json
-after each row.
+Needs jax, flax, optax, orbax and numpy; the batches are random. Measures rows
+in order of importance until the time is used up; a row that is not reached, or
+that does not fit into memory, says so. Prints one table, and writes
+accelerator.json after each row.
 
   torch     PyTorch's step, compiled, on the same model, batch and dtype
   steps     one worker's SelSync step: time, throughput, share of the peak
-  parts     what its parts add to a local step, in rounds that take turns
+  parts     cost of SelSync's parts over a local step, timed in turn
   workers   several workers on the device under vmap
-  travel    what leaves a worker in the program for eight devices
+  travel    elements sent by a worker in the program for eight devices
 
-A share of the peak counts the operations of the model, those of a whole
-attention matrix included, and none twice. Where PyTorch is installed it goes
-first, in a process of its own, for a third of the time.
+A share of the peak counts the model's operations, with the whole attention
+matrix, and none twice. If PyTorch is installed, it is measured first, in a
+process of its own, for a third of the time.
 """
 
 import argparse
@@ -48,16 +48,16 @@ FIRST = ('ResNet-50', 'decoder 350M', 'decoder 124M', 'decoder 10M')
 FED = (('ResNet-50', 'bfloat16'), ('decoder 124M', 'bfloat16'))
 PARTS = ('decoder 124M', 'ResNet-50', 'decoder 10M')
 LAST = 6  # The priority of larger batches.
-EACH = 8  # Examples of each of several workers.
+EACH = 8  # Examples per worker, with several workers.
 DEVICES = 8
 
 
 class Limits(NamedTuple):
-  """How much to measure.
+  """Limits of the measurements.
 
   Attributes:
-    examples: of a batch, at which doubling it ends.
-    seconds: of a round of steps, which has one step at least.
+    examples: largest batch, where doubling ends.
+    seconds: duration of a round of steps, which has at least one step.
     workers: how many share the device.
   """
 
@@ -70,10 +70,10 @@ class Job(NamedTuple):
   """A measurement.
 
   Attributes:
-    priority: the least comes first.
-    labels: of its rows.
+    priority: the job with the least priority runs first.
+    labels: labels of the job's rows.
     run: returns the rows.
-    larger: the job that follows a success, if any.
+    larger: the job to run after a success, if any.
   """
 
   priority: int
@@ -91,7 +91,7 @@ def step_job(
   limits: Limits,
   **fields: Any,
 ) -> Job:
-  """A workload's step; twice the batch follows when all others are done."""
+  """A workload's step; doubles the batch after all other jobs."""
   given = name, workload, dtype, 2 * size, limits
   twice = partial(step_job, LAST, *given, **fields)
   return Job(
@@ -126,7 +126,7 @@ def step_jobs(
 def other_jobs(
   workloads: Mapping[str, Workload], limits: Limits
 ) -> Iterator[Job]:
-  """What SelSync costs; each on the workloads that it is asked of, in bf16."""
+  """The cost of SelSync, each part on its workloads, in bf16."""
 
   def job(priority, section, name, batch, measure, *args):
     labels = dict(section=section, name=name, dtype=DTYPES[0], batch=batch)
@@ -145,9 +145,9 @@ def other_jobs(
 
 
 def attempt(run: Callable[[], list[Row]]) -> list[Row]:
-  """The rows of a job, or one row with the reason why there are none.
+  """The rows of a job, or one row with the reason for having none.
 
-  One failure must not cost the other rows on a machine that is rarely at hand.
+  One failure must not cost the other rows: such a machine is rarely available.
   """
   try:
     return run()
@@ -157,7 +157,7 @@ def attempt(run: Callable[[], list[Row]]) -> list[Row]:
     reason = 'out of memory' if is_memory else type(error).__name__
     return [{'not_measured': f'{reason}: {text[:160]}'}]
   finally:
-    gc.collect()  # What a program held on the device.
+    gc.collect()  # Frees the program's arrays on the device.
 
 
 def measure(
@@ -165,7 +165,7 @@ def measure(
 ) -> None:
   """Runs jobs in order of importance until the time is used up."""
   began = time.monotonic()
-  longest: dict[str, float] = {}  # By section, as its jobs are alike.
+  longest: dict[str, float] = {}  # By section; its jobs are alike.
   queue = sorted(jobs, key=lambda job: job.priority)
   while queue:
     job, *queue = queue
@@ -185,7 +185,7 @@ def measure(
 def torch_rows(
   names: Sequence[str], tiny: bool, seconds: float
 ) -> Iterator[Row]:
-  """PyTorch's rows, from a process that has the device for itself."""
+  """PyTorch's rows, from a process that has the device to itself."""
   if not importlib.util.find_spec('torch'):
     yield {'section': 'torch', 'not_measured': 'PyTorch is not installed'}
     return
@@ -200,7 +200,7 @@ def torch_rows(
     ]
     command += [f'--seconds={seconds}', '--workloads', *names]
     command += ['--tiny'] * tiny
-    # Compiling may take longer; what is measured by then counts.
+    # Compiling may take longer; rows measured before the limit count.
     try:
       code = subprocess.run(
         command, timeout=seconds + 60, check=False
@@ -247,7 +247,7 @@ def main(argv: list[str] | None = None) -> None:
   limits = Limits(options.most, options.round, options.workers)
   jobs = [*step_jobs(workloads, limits), *other_jobs(workloads, limits)]
   with tempfile.TemporaryDirectory() as folder:
-    # A program that comes again is not compiled again, but each once.
+    # Every program is compiled once, even when it is used again.
     jax.config.update('jax_compilation_cache_dir', folder)
     measure(
       [job for job in jobs if job.labels['section'] in options.only],

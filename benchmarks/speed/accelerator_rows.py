@@ -1,4 +1,4 @@
-"""What `benchmarks.speed.accelerator` measures, row by row."""
+"""The measurements of `benchmarks.speed.accelerator`, row by row."""
 
 from collections.abc import Callable, Iterable, Iterator
 import functools
@@ -42,7 +42,7 @@ Run = Callable[[int], None]
 
 
 class TooLarge(Exception):
-  """A program that XLA has planned with more memory than the device has."""
+  """Raised if XLA plans more memory for a program than the device has."""
 
 
 def compiled(
@@ -73,7 +73,7 @@ def compiled(
 
 
 class Runner:
-  """Takes steps of a program, from the state of the last one."""
+  """Takes steps of a program, starting from the last state."""
 
   def __init__(self, program: Program):
     self.program, self.state = program, program.state
@@ -85,9 +85,9 @@ class Runner:
     jax.block_until_ready(self.state)
 
   def feed(self, batches: Iterable[Any]) -> float:
-    """Seconds per step on batches from the host, as the trainer's loop takes.
+    """Seconds per step on batches from the host, fed like the trainer's loop.
 
-    It has the next step under way before it waits for one.
+    It dispatches the next step before it waits for the current one.
     """
     times, waiting = [], ()
     for batch in batches:
@@ -103,7 +103,7 @@ def seconds(runs: dict[str, Run], each: float) -> dict[str, list[float]]:
 
   Args:
     runs: functions by name; each takes a number of steps.
-    each: seconds of a round, which has one step at least.
+    each: seconds of a round, which has at least one step.
   """
   longest = 0.0
   for run in runs.values():
@@ -133,11 +133,11 @@ def step_row(
 
   Args:
     each: see `seconds`.
-    workload: what to train.
-    dtype: of the computation.
-    size: examples of the batch, which is already on the device.
+    workload: the workload to train.
+    dtype: dtype of the computation.
+    size: examples in the batch, which is already on the device.
     fed: whether to time steps on batches from the host, too.
-    **fields: of the model, in place of the workload's.
+    **fields: model fields that replace the workload's.
   """
   program = compiled(workload, dtype, size, **fields)
   runner = Runner(program)
@@ -176,7 +176,7 @@ def host_batches(workload: Workload, size: int) -> Iterator[Any]:
 
 
 def problem_of(workload: Workload, dtype: str, size: int) -> variants.Problem:
-  """What a step of one worker computes in a loop of one's own."""
+  """Parts of a worker's step in a custom training loop."""
   batch = workload.batch_of(size)
   task, model = task_of(batch), workload.create_model(dtype)
   example = {name: array[:1] for name, array in batch.items()}
@@ -195,7 +195,7 @@ def problem_of(workload: Workload, dtype: str, size: int) -> variants.Problem:
 def parts_rows(
   each: float, workload: Workload, dtype: str, size: int
 ) -> list[Row]:
-  """What the parts of a SelSync step add to a local one, on one worker."""
+  """Cost of each part of a SelSync step over a local step, on one worker."""
   problem = problem_of(workload, dtype, size)
   made = {
     name: variants.Variant(first, 1, problem, averages)
@@ -219,7 +219,7 @@ def parts_rows(
 def workers_row(
   each: float, workload: Workload, dtype: str, size: int, count: int
 ) -> list[Row]:
-  """Workers on one device, next to one worker with the batch of all."""
+  """Workers on one device, next to one worker with all their examples."""
   many = compiled(workload, dtype, size, count, 'vmap')
   runs = {
     'vmap': Runner(many).run,
@@ -243,11 +243,11 @@ def workers_row(
 
 
 class _Compiled(Layout):
-  """Workers on devices that programs are compiled for, and not run on."""
+  """Workers on devices that programs are only compiled for."""
 
   @functools.cached_property
   def mesh(self) -> Mesh:
-    """Devices of a topology; there is a CPU's share in any process."""
+    """Devices of a topology; on a CPU, the devices of this process."""
     if jax.default_backend() == 'cpu':
       return super().mesh
     kind = 'cuda' if jax.default_backend() == 'gpu' else jax.default_backend()
@@ -259,10 +259,10 @@ class _Compiled(Layout):
 
 
 def travel_row(workload: Workload, workers: int) -> list[Row]:
-  """What leaves a worker in the step that this backend compiles.
+  """Elements that leave a worker in the step that this backend compiles.
 
   Raises:
-    ValueError: if the backend does not show the program.
+    ValueError: if the backend does not expose the compiled program.
   """
   step, states = memory.compiled_step(workload, _Compiled(workers))
   if (text := step.as_text()) is None:

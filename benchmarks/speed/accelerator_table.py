@@ -36,7 +36,7 @@ def line(row: Row) -> str:
 
 
 def _cell(row: Row, name: str, width: int, show: Callable[[float], str]) -> str:
-  """A figure at its place, `-` if it is unknown, blank if it is of others."""
+  """Formats a figure: `-` if it is unknown, blank if it does not apply."""
   value = row.get(name, '')
   return f'{show(value) if value else "-" if value is None else "":>{width}}'
 
@@ -63,7 +63,7 @@ def _notes(row: Row) -> list[str]:
 
 
 class Table:
-  """Prints rows as they come, and keeps the JSON file up to date.
+  """Prints rows as they arrive, and keeps the JSON file up to date.
 
   A step's row has its throughput relative to PyTorch's, if that was measured.
 
@@ -71,7 +71,7 @@ class Table:
     out: the JSON file.
 
   Attributes:
-    machine: what was measured on.
+    machine: description of the measured machine.
   """
 
   def __init__(self, out: pathlib.Path):
@@ -95,7 +95,7 @@ class Table:
 
 
 def _is_pair(torch: Row, ours: Row) -> bool:
-  """Whether two rows are of the same step, in PyTorch and here."""
+  """Whether two rows measure the same step, in PyTorch and here."""
   return (
     (torch['section'], ours['section']) == ('torch', 'steps')
     and 'ms' in torch

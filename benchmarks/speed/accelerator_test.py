@@ -28,7 +28,7 @@ def test_a_batch_that_does_not_fit_ends_a_search_and_nothing_else(monkeypatch):
   rows = []
   last = accelerator.Job(9, {'section': 'parts'}, lambda: [{'ms': 2.0}])
   accelerator.measure([last, job(2)], 60.0, rows.append)
-  # Larger batches come when all others are done.
+  # Larger batches come after all other jobs.
   assert [row.get('batch') for row in rows] == [2, None, 4, 8]
   assert rows[-1]['not_measured'].startswith('out of memory')
   assert 'not measured: out of memory' in accelerator_table.line(rows[-1])

@@ -1,13 +1,14 @@
-"""How many samples a second workers on CPUs train with, next to PyTorch's.
+"""Samples per second of workers on CPUs, next to PyTorch.
 
   python -m benchmarks.speed.beside_torch --workers 1 4
 
-The network of digits, batches of 32, all workers on this machine. PyTorch has a
-process with one thread for each worker: a bare loop that sends nothing, and one
-that votes, with an all-reduce of one number (gloo). JAX has one process with a
-device for each worker: a local step, SelSync's step, which votes, and the loop
-of `train`. The sides take turns. Prints one table, and the ratios to PyTorch's
-bare loop, the limit, and writes one JSON file. It needs torch.
+Trains the network of digits with batches of 32, all workers on this machine.
+PyTorch has a process with one thread for each worker, and two loops: a bare
+loop that sends nothing, and a loop that votes, with an all-reduce of one number
+(gloo). JAX has one process with a device for each worker: a local step,
+SelSync's step, which votes, and the loop of `train`. The sides take turns.
+Prints one table with the ratios to PyTorch's bare loop, which is the limit, and
+writes one JSON file. Needs torch.
 """
 
 import argparse

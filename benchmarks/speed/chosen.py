@@ -11,9 +11,9 @@ def parser(about: str, workload: str, out: str) -> argparse.ArgumentParser:
   """The parser of such a benchmark, with the defaults of two flags.
 
   Args:
-    about: its first line is the help.
-    workload: the name of one.
-    out: a file.
+    about: description; its first line is the help.
+    workload: name of the default workload.
+    out: default output file.
   """
   parser = argparse.ArgumentParser(description=about.split('\n')[0])
   add = parser.add_argument
@@ -27,7 +27,7 @@ def parser(about: str, workload: str, out: str) -> argparse.ArgumentParser:
 
 
 def problem(options: argparse.Namespace) -> variants.Problem:
-  """What the flags have chosen, to make variants of."""
+  """The settings chosen by the flags, to make variants with."""
   workload = WORKLOADS[options.workload]
   workload = workload.tiny() if options.tiny else workload
   size = options.batch or workload.examples

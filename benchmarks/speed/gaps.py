@@ -1,15 +1,15 @@
-"""How long a device waits between the kernels of a step, from a trace.
+"""Idle time of a device between the kernels of a step, from a trace.
 
   python -m benchmarks.speed.gaps
   python -m benchmarks.speed.gaps --workload 'decoder 10M' --tiny   # On a CPU.
 
-Takes steps of the README's loop on one device: local ones, and SelSync's that
-do not synchronize, with and without `vote_delay=1`. XLA may have the host read
-a vote before it decides a conditional; then nothing computes meanwhile. Each is
-timed without a trace, in turn with the others, and then traced. Prints for each
-the time of a step, its ratio to a local one, and from the trace what share of
-the time nothing computed, for how long in a step, and the longest gap of a
-usual step. The limit is 0. Writes gaps.json.
+Takes three kinds of steps of the README's loop on one device: local steps, and
+SelSync steps that do not synchronize, with and without `vote_delay=1`. If XLA
+makes the host read a vote before it decides a conditional, the device is idle
+meanwhile. Each kind is timed without a trace, in turn with the others, and then
+traced. Prints for each kind the time of a step, its ratio to a local step, and
+from the trace the idle share of the time, the idle time of a step, and the
+longest gap of a usual step. The limit is 0. Writes gaps.json.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,11 +36,11 @@ Span = tuple[float, float]  # Start and end, in nanoseconds.
 
 
 class Trace(NamedTuple):
-  """When a device computed.
+  """Kernel times of a device.
 
   Attributes:
     span: nanoseconds from its first kernel to the end of its last.
-    gaps: nanoseconds of each time between, in which none ran.
+    gaps: nanoseconds of each gap in which no kernel ran.
   """
 
   span: float
@@ -63,7 +63,7 @@ def trace_of(kernels: Iterable[Span]) -> Trace:
 
 
 def kernels(file: pathlib.Path) -> list[Span]:
-  """What a device ran: a GPU's streams, or the threads of a CPU's client."""
+  """Work of a device: a GPU's streams, or the threads of a CPU's client."""
   planes = [*ProfileData.from_file(str(file)).planes]
   devices = [plane for plane in planes if plane.name.startswith('/device:GPU')]
   prefix = 'Stream' if devices else 'tf_XLA'

@@ -2,14 +2,14 @@
 
   python -m benchmarks.speed.input
 
-Each pipeline runs in its own process, as four workers with batches of 32 read
-it. For comparison, the training step of the default run is timed on a batch
-that is already in memory: the most that it can consume. CIFAR's pixels,
-WikiText's words, and ImageNet's photographs are random data of the real shapes;
-the digits and the standard library's text are real. Grain reads the same digits
-one by one, and photographs that Pillow decodes, crops in the middle and resizes
-as tf.data does in an evaluation of ImageNet. Prints one table and writes one
-JSON file. Takes three minutes on 2 cores.
+Each pipeline runs in its own process and reads for four workers with batches of
+32. For comparison, the training step of the default run is timed on a batch in
+memory, which is the most that it can consume. CIFAR's pixels, WikiText's words,
+and ImageNet's photographs are random data of the real shapes; the digits and
+the standard library's text are real. Grain reads the same digits one by one. It
+also reads photographs that Pillow decodes, crops in the middle and resizes,
+like tf.data in an evaluation of ImageNet. Prints one table and writes one JSON
+file. Takes three minutes on 2 cores.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def wikitext() -> Iterator[Any]:
   """103 million words in segments of 35."""
   rng = np.random.default_rng(0)
   tokens = rng.integers(0, 267_735, (2_949_000, 36), np.int32)
-  # The bytes of stdlib_text are read as the words are.
+  # The bytes of stdlib_text are read like words.
   return pipeline_of('stdlib_text', {'tokens': tokens}, bptt=35)
 
 
@@ -156,7 +156,7 @@ def scaled(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def photographs_by_grain(processes: int) -> Iterator[Any]:
-  """1,024 JPEGs as those of `imagenet`, from memory."""
+  """1,024 JPEGs like the ones in `imagenet`, from memory."""
   import grain
 
   from tests.support import photographs

@@ -1,13 +1,12 @@
-"""What a step gains on a CPU if it finds the memory of the one before.
+"""Gain of a step on a CPU that reuses the memory of the previous step.
 
   python -m benchmarks.speed.kept
 
-glibc gives the end of its heap back to the kernel, and a step faults it in
-anew. Every command prevents that (`backend.keep_memory`). Times the steps of
-runs with and without it, in turn, each in a process of its own. Prints
-milliseconds of a step, page faults of the run by its steps, medians over
-rounds, and the ratio of the times; writes one JSON file. Takes 10 minutes on 2
-cores.
+glibc returns the end of its heap to the kernel, and the next step faults it in
+again. Every command prevents that (`backend.keep_memory`). Times the steps of
+runs with and without it, in turn, each in its own process. Prints milliseconds
+of a step, page faults of the run per step (medians over rounds), and the ratio
+of the times; writes one JSON file. Takes 10 minutes on 2 cores.
 """
 
 import argparse
@@ -27,9 +26,9 @@ def faults() -> int:
 
 
 def measure(name: str, steps: int, keeps: bool) -> tuple[float, float]:
-  """Milliseconds of a step, and page faults by steps, the compilation's too.
+  """Milliseconds of a step, and page faults per step, including compilation.
 
-  A process calls this once.
+  A process may call this once.
   """
   if not keeps:
     backend.keep_memory = lambda: None

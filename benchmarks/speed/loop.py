@@ -1,12 +1,12 @@
-"""What the training loop adds to the step, and checkpoints to the loop.
+"""Overhead of the training loop over the step, and of checkpoints.
 
   python -m benchmarks.speed.loop
 
 Times three things in turn: the compiled step alone, on batches that are already
 on the devices (the limit); the loop with its data, metrics, and progress; and
-the loop with checkpoints at their default interval, with the time for which
-saving blocks it. Prints one table and writes one JSON file. Takes 5 minutes on
-2 cores.
+the loop with checkpoints at their default interval, including how long a save
+blocks it. Prints one table and writes one JSON file. Takes 5 minutes on 2
+cores.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def step_ms(config: Any, steps: int) -> float:
 
 
 def loop_ms(config: Any) -> tuple[float, list[float]]:
-  """Milliseconds per step of the loop, and blocked by each save."""
+  """Milliseconds per step of the loop, and for which each save blocks it."""
   blocked = []
   save = checkpoint.Checkpoints.save
 

@@ -1,14 +1,15 @@
-"""How many samples a second each mapper trains with, and with more workers.
+"""Samples per second of each mapper, by number of workers.
 
   python -m benchmarks.speed.mappers
   python -m benchmarks.speed.mappers --config=stdlib_gpt:selsync,smoke \
     --workers 4 16
 
-All workers are on this machine. The mappers take turns, so that another load
-slows all of them alike. Prints the medians; the median ratio of the time of
-`mesh`, with one device per worker, to that of `pmap`, whose limit is 1.03; and
-how many samples a second the largest number of workers has relative to the
-smallest, each with its fastest mapper; the goal is 0.7. Writes one JSON file.
+All workers are on this machine. The mappers take turns, so that other load
+slows all of them alike. Prints the medians, and two ratios. The first is the
+median time of `mesh`, with one device per worker, relative to `pmap`; its limit
+is 1.03. The second is the samples per second of the largest number of workers
+relative to the smallest, each with its fastest mapper; the goal is 0.7. Writes
+one JSON file.
 """
 
 import argparse
@@ -33,7 +34,7 @@ MESH = 'mesh / pmap'
 def times(
   config: str, workers: int, mapper: str, batch: int, steps: int, rounds: int
 ) -> Iterator[float]:
-  """Yields the seconds of some steps; the first are not counted."""
+  """Yields the seconds of some steps; the first ones are not counted."""
   fields = [
     f'--config.workers={workers}',
     f'--config.mapper={mapper}',
@@ -50,7 +51,7 @@ def times(
     began = time.perf_counter()
     for data in batches:
       state, metrics = step(state, data)
-      jax.block_until_ready(metrics)  # jaxlib 0.10 hangs on too many at once.
+      jax.block_until_ready(metrics)  # jaxlib 0.10 hangs on too many steps.
     jax.block_until_ready(state)
     if k:
       yield time.perf_counter() - began

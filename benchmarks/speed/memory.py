@@ -4,11 +4,11 @@
   python -m benchmarks.speed.memory --sizes 10M 124M --layouts 2x1x4
 
 Compiles the step ahead of time, for as many virtual devices as the layout
-(workers x data x fsdp) has, and asks XLA what a device needs: for the state
-(parameters and AdamW's moments, float32), and for temporaries. Nothing is run.
-A worker's batch has 8 segments of 1,024 tokens; SelSync averages parameters.
-Temporaries are those of XLA for a CPU; an accelerator's differ. Writes
-memory.json.
+(workers x data x fsdp) has, and asks XLA how much memory a device needs: for
+the state (parameters and AdamW's moments, float32), and for temporaries.
+Nothing is run. A worker's batch has 8 segments of 1,024 tokens; SelSync
+averages parameters. XLA plans the temporaries for a CPU; an accelerator's
+differ. Writes memory.json.
 """
 
 import argparse

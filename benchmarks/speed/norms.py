@@ -1,13 +1,13 @@
-"""What a quiet SelSync step costs with other ways to add up squares.
+"""Cost of a quiet SelSync step with other ways to add up squares.
 
   python -m benchmarks.speed.norms
   python -m benchmarks.speed.norms --workload 'decoder 124M'
   python -m benchmarks.speed.norms --tiny   # On a CPU.
 
 `measure` adds up the squares of each array, and takes a branch that reads the
-gradient again if float32 cannot hold them. The other ways show what each part
-costs; all but the last are wrong outside of float32's range. Prints the time of
-a step that does not synchronize, and its ratio to a local step, timed in turn.
+gradient again if float32 cannot hold them. The other ways show the cost of each
+part; all but the last are wrong outside of float32's range. Prints the time of
+a step that does not synchronize, and its ratio to a local step timed in turn.
 The limit is 1. Writes norms.json.
 """
 
@@ -28,12 +28,12 @@ SAFE, SCALE = 2.0**45, 2.0**90
 
 
 def no_branch(grads):
-  """Adds up the squares, whatever float32 holds."""
+  """Adds up the squares without checking float32's range."""
   return optax.tree.norm(grads, squared=True), jnp.int32(0)
 
 
 def one_array(grads):
-  """The same of all arrays as one."""
+  """Adds up the squares of all arrays, joined into one."""
   flat = [g.ravel() for g in jax.tree.leaves(grads)]
   return no_branch(jnp.concatenate(flat))
 
@@ -80,7 +80,7 @@ def main() -> None:
   for name, norm in NORMS.items():
     with mock.patch.object(change, 'squared_norm', norm):
       runs[name] = variants.Variant(quiet, 1, problem).run
-      runs[name](1)  # Traced while it is so.
+      runs[name](1)  # Traces with the replaced function.
   times = rows.seconds(runs, options.round)
   ms = {name: 1e3 * statistics.median(each) for name, each in times.items()}
   device = jax.devices()[0].device_kind

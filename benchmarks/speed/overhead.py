@@ -1,11 +1,11 @@
-"""What measuring, voting, and compressing cost, in one process.
+"""Cost of measuring, voting, and compressing, in one process.
 
   python -m benchmarks.speed.overhead
 
 Prints the time of a SelSync step that does not synchronize, relative to a plain
-local step timed in turn with it. It adds the parts one after another: measuring
-the gradient's change, voting, and a `lax.cond` that could average. The limit is
-1, a step with none of the parts.
+local step timed in turn. The parts are added one after another: measuring the
+gradient's change, voting, and a `lax.cond` that could average. The limit is 1,
+a step with none of the parts.
 
 A second table has the time of a step with each reducer, on the model of
 configs/digits.py, relative to the same local step. Writes overhead.json.
@@ -45,7 +45,7 @@ DIGITS = 32  # The width of the network in configs/digits.py.
 
 
 def selsync_row(width: int, count: int, steps: int, rounds: int) -> dict:
-  """What the parts of a SelSync step cost, for some number of workers."""
+  """Cost of the parts of a SelSync step, for a number of workers."""
   runs = {
     name: variants.Variant(first, count, variants.convnet(width), averages)
     for name, (first, averages) in STEPS.items()
@@ -67,7 +67,7 @@ def selsync_row(width: int, count: int, steps: int, rounds: int) -> dict:
 
 
 def reducers_row(count: int, steps: int, rounds: int) -> dict:
-  """What a step with each reducer costs, for some number of workers."""
+  """Cost of a step with each reducer, for a number of workers."""
   runs = {
     name: variants.Variant(
       first, count, variants.convnet(DIGITS), averages=False

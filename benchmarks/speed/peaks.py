@@ -1,4 +1,4 @@
-"""What devices can compute at most, from their makers' data sheets."""
+"""Peak performance of devices, from their makers' data sheets."""
 
 # TFLOP/s of dense matrix products in bfloat16, and in XLA's default precision
 # for float32 products (TF32 on a GPU, bfloat16 on a TPU), from the data sheets

@@ -21,11 +21,11 @@ class Program(NamedTuple):
   """A compiled training step and its arguments.
 
   Attributes:
-    step: of all workers; it consumes the state.
-    state: before the first step.
-    batch: of every step.
-    parameters: of one worker's model.
-    flops: see `operations`; of all workers on one device.
+    step: the step of all workers; it consumes the state.
+    state: the state before the first step.
+    batch: the batch of every step.
+    parameters: number of parameters of one worker's model.
+    flops: see `operations`; the sum over all workers on one device.
     compiled_in: seconds, with tracing.
   """
 
@@ -38,7 +38,7 @@ class Program(NamedTuple):
 
   @property
   def bytes(self) -> int:
-    """What the step needs on a device, as XLA has planned it."""
+    """Memory that the step needs on a device, planned by XLA."""
     memory = self.step.memory_analysis()
     return (
       memory.argument_size_in_bytes
@@ -88,15 +88,15 @@ def compile_program(
 
 
 def operations(step: Any, state: Any, batch: Any) -> float | None:
-  """Floating-point operations of a step, as XLA counts them for a CPU.
+  """Floating-point operations of a step, counted by XLA for a CPU.
 
-  Before it optimizes; later it could not count what calls a library. Nothing is
-  counted twice for being computed again in the backward pass.
+  XLA counts before it optimizes; later it could not count calls to a library.
+  Work that the backward pass computes again is counted once.
 
   Args:
-    step: of one worker.
+    step: the step of one worker.
     state: shapes of the workers' states.
-    batch: shapes of their batches.
+    batch: shapes of the workers' batches.
 
   Returns:
     The number, or `None` if JAX has no CPU: the backends of accelerators do not
@@ -123,8 +123,8 @@ def task_of(batch: dict[str, np.ndarray]) -> tasks.Task:
 
 
 def as_counted(model: nn.Module) -> nn.Module:
-  """A model whose every product is counted, and counted once."""
+  """A model in which every product is counted exactly once."""
   changed: dict[str, Any] = {'remat': False}
   if jax.default_backend() == 'gpu':
-    changed['attention'] = 'xla'  # The fused kernel is not XLA's.
+    changed['attention'] = 'xla'  # XLA cannot count the fused kernel.
   return model.clone(**{k: v for k, v in changed.items() if hasattr(model, k)})

@@ -1,4 +1,4 @@
-"""What simulating a worker's step costs, relative to lockstep training.
+"""Cost of simulating a worker's step, relative to lockstep training.
 
   python -m benchmarks.speed.simulate
   python -m benchmarks.speed.simulate --workers 8 --methods asp eager --rounds=3
@@ -41,7 +41,7 @@ CLUSTER = {
 
 
 def lockstep_times(setup: Setup, steps: int, rounds: int) -> Any:
-  """Yields the seconds of some steps of BSP; the first are not counted."""
+  """Yields the seconds of some steps of BSP; the first ones are not counted."""
   workers = range(setup.plan.workers)
   state = start.init(setup)
   step = setup.train_step()
@@ -63,7 +63,7 @@ def simulated_times(
   steps: int,
   rounds: int,
 ) -> Any:
-  """Yields the seconds of as many gradients; the first are not counted."""
+  """Yields the seconds of equally many gradients; the first are not counted."""
   size = nbytes(setup.problem.shapes)
   engine = Engine(asynchronous.create_method(method), cluster, size, numerics)
   for k in range(rounds + 1):
@@ -78,7 +78,7 @@ def simulated_times(
 def measure(
   workers: int, names: list[str], steps: int, rounds: int
 ) -> dict[str, float]:
-  """By method, and of `lockstep`, seconds per worker and step."""
+  """Seconds per worker and step, by method and for `lockstep`."""
   config = digits.get_config('bsp')
   config.update(
     workers=workers, mapper='vmap', steps=steps * (rounds + 1), batch_size=16
@@ -92,7 +92,7 @@ def measure(
   times = {'lockstep': lockstep_times(setup, steps, rounds)}
   for name in names:
     times[name] = simulated_times(setup, numerics, cluster, name, steps, rounds)
-  # In turn, so that another load on the machine slows all of them.
+  # In turn, so that other load on the machine slows all of them.
   turns = list(zip(*times.values(), strict=True))
   return {
     name: statistics.median(column) / (steps * workers)

@@ -1,13 +1,13 @@
-"""How long a command takes until there is something to see.
+"""Time from a command to its first visible result.
 
   python -m benchmarks.speed.start
 
 Prints the seconds of `selsync --help` and of a warm start: from the command to
-the first step of the digits, when the run before has compiled the same
-programs. The goals are 1 and 6 seconds on two quiet cores. Then those of a
-whole run of one step, alone and as one of a comparison, whose runs share what
-they import; and the import budget of a start, by package, as `python -X
-importtime` counts it. Writes one JSON file.
+the first step of the digits, after an earlier run compiled the same programs.
+The goals are 1 and 6 seconds on two quiet cores. Also prints the seconds of a
+whole run of one step, alone and within a comparison, whose runs share imports;
+and the import time of a start by package, counted by `python -X importtime`.
+Writes one JSON file.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def whole_seconds(flags: list[str]) -> float:
 
 
 def compared_seconds(flags: list[str], count: int) -> list[float]:
-  """The same of runs of a comparison, but for the first, which imports."""
+  """The seconds of a comparison's runs, except the first, which imports."""
   seconds = []
   with tempfile.TemporaryDirectory() as folder, pool.Processes(1) as processes:
     for trial in trials.list_trials(
@@ -81,7 +81,7 @@ def compared_seconds(flags: list[str], count: int) -> list[float]:
 
 
 def imports(flags: list[str]) -> dict[str, float]:
-  """Seconds of imports until a run is over, by package, the longest first."""
+  """Seconds of imports during a run, by package, the longest first."""
   with tempfile.TemporaryDirectory() as folder:
     done = subprocess.run(
       [
@@ -101,7 +101,7 @@ def imports(flags: list[str]) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> None:
-  """The command line; other flags are those of `train`."""
+  """The command line; other flags are passed to `train`."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--rounds', type=int, default=3, help='the best counts')
   parser.add_argument('--out', type=pathlib.Path, default='start.json')

@@ -1,12 +1,12 @@
-"""What a training step of each workload costs on this machine.
+"""Cost of a training step of each workload on this machine.
 
   python -m benchmarks.speed.step              # All workloads at full size.
   python -m benchmarks.speed.step --tiny       # Smoke variants, for a CPU.
   python -m benchmarks.speed.step imagenet_alexnet --dtype=float32
 
-Times one worker's SelSync step on a random batch of the workload's shapes that
-is already on the device. Floating-point operations are the compiler's count for
-the step, with the backward pass and the optimizer; a sample is an image or a
+Times one worker's SelSync step on a random batch in the workload's shapes that
+is already on the device. The compiler counts the floating-point operations of
+the step, with the backward pass and the optimizer. A sample is an image or a
 segment of text. Prints one table and writes one JSON file.
 """
 
@@ -84,7 +84,7 @@ def compile_step(config: Any, count: int = 1, mapper: str = 'vmap') -> Program:
 
 
 def seconds(program: Program, steps: int) -> float:
-  """Of a step, the median; the first is not counted."""
+  """Median time of a step; the first step is not counted."""
   state, times = program.state, []
   for _ in range(steps + 1):
     began = time.perf_counter()

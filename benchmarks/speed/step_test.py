@@ -33,7 +33,7 @@ def test_operations_are_six_a_parameter_and_token_and_attention(decoder):
 
 
 def test_the_share_of_peak_is_told_of_devices_that_are_known(decoder):
-  assert decoder['share_of_peak'] is None  # A CPU is none of them.
+  assert decoder['share_of_peak'] is None  # A CPU has no known peak.
   assert peaks.peak('NVIDIA A100-SXM4-80GB', 'bfloat16') == 312e12
   assert peaks.peak('NVIDIA A100-SXM4-80GB', 'float32') == 156e12
 

@@ -2,11 +2,11 @@
 
   python -m benchmarks.speed.torch_side
 
-The same models (tests/support/torch_networks.py, which the tests compare with
-ours), batches, optimizers, and precision: products in bfloat16 under autocast,
-with float32 parameters; or TF32, XLA's default for float32 on a GPU. With
-`torch.compile`, channels last, and fused optimizers. Writes a line of JSON for
-each row.
+The models (tests/support/torch_networks.py, which the tests compare with ours),
+batches, optimizers, and precision are the same: products in bfloat16 under
+autocast, with float32 parameters; or TF32, XLA's default for float32 on a GPU.
+Uses `torch.compile`, channels last, and fused optimizers. Writes a line of JSON
+for each row.
 """
 
 import argparse
@@ -164,7 +164,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def attempt(workload: Workload, dtype: str, device: str) -> dict[str, Any]:
-  """The row of a workload, or why there is none."""
+  """The row of a workload, or the reason for having none."""
   try:
     return measure(workload, dtype, device)
   except Exception as error:  # The other rows are still wanted.
