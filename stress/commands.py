@@ -1,11 +1,12 @@
-"""Kills launch, compare and simulate, and checks what they leave behind.
+"""Kills launch, compare and simulate, and checks the files that they leave.
 
   python -m stress.commands --kills=50
 
-Each case kills one of these commands (SIGKILL) at a random moment. What it has
-started must end, without a word to it; the same command must then finish, and
-every run must have the metrics and, bit for bit, the checkpoint of one that was
-left alone. Prints a line per case; the exit code is 1 if any was wrong.
+Each case kills one of these commands (SIGKILL) at a random moment. The
+processes that it has started must then end by themselves. The same command must
+finish afterwards, and every run must have the metrics and, bit for bit, the
+checkpoint of an undisturbed run. Prints a line per case; the exit code is 1 if
+any case was wrong.
 """
 
 import argparse
@@ -24,7 +25,7 @@ KINDS = ('launch', 'compare', 'simulate')
 
 
 def command(kind: str, folder: pathlib.Path) -> list[str]:
-  """A command that trains one run or two below a folder."""
+  """A command that trains one or two runs below a folder."""
   if kind == 'launch':
     return live_runs.command('selsync', 2, folder / 'run')
   if kind == 'simulate':
@@ -43,7 +44,7 @@ def started_by(pid: int) -> list[int]:
   for process in pathlib.Path('/proc').glob('[0-9]*'):
     try:
       variables = (process / 'environ').read_bytes().split(b'\0')
-    except OSError:  # It has ended.
+    except OSError:  # The process has ended.
       continue
     if f'SELSYNC_LAUNCHER={pid}'.encode() in variables:
       found.append(int(process.name))
@@ -59,7 +60,7 @@ def workdirs(folder: pathlib.Path) -> list[pathlib.Path]:
 def disturb(
   arguments: list[str], seconds: float, rng: random.Random
 ) -> tuple[str, list[str]]:
-  """Kills a command within some seconds; says when, and what was wrong."""
+  """Kills a command within some seconds; returns when, and what was wrong."""
   child = live_runs.start(arguments)
   delay = rng.uniform(0, seconds)
   time.sleep(delay)
@@ -67,7 +68,7 @@ def disturb(
   deadline = time.monotonic() + PATIENCE
   while (left := started_by(child.pid)) and time.monotonic() < deadline:
     time.sleep(0.1)
-  found = [f'{len(left)} processes go on'] if left else []
+  found = [f'{len(left)} processes still run'] if left else []
   child.communicate(timeout=PATIENCE)
   return f'killed after {delay:4.1f} s', found
 

@@ -3,7 +3,7 @@
   python stress/every_method.py FOLDER '{"steps": 60, ...}'
 
 The working directory is the checkout, which may be an earlier commit, so this
-file needs only what has long been there: the table of methods, the configs, and
+file uses only long-standing parts: the table of methods, the configs, and
 `train_and_evaluate`. Writes a run into FOLDER/WORKLOAD/METHOD/SEED; a run that
 fails leaves a file `error` there.
 """
@@ -35,7 +35,7 @@ WORKLOADS = {
 def train(
   workload: str, method: str, seed: int, steps: int, workdir: pathlib.Path
 ) -> None:
-  """Trains on one device, in silence."""
+  """Trains on one device without printing."""
   name, argument, fields = WORKLOADS[workload]
   module = importlib.import_module(f'selsync_jax.configs.{name}')
   try:

@@ -11,8 +11,8 @@ import sys
 from stress import fuzz
 from tests.support.live_runs import ROOT
 
-# It has imported all that a run needs, and has started no backend. The kernel
-# ends a run that hangs.
+# The server has imported everything that a run needs, and has started no
+# backend. The kernel ends a run that hangs.
 _SERVER = """
 import json, os, resource, runpy, signal, sys, warnings
 import flax.linen, optax
@@ -50,7 +50,7 @@ class Forks:
   def run(
     self, flags: Sequence[str], folder: pathlib.Path, limit: float, **env: str
   ) -> tuple[int | None, str]:
-    """What `fuzz.run` returns; `env` is for a case's code, not for JAX."""
+    """The result of `fuzz.run`; `env` is for a case's code, not for JAX."""
     errors = folder / 'errors'
     about = {'flags': flags, 'errors': str(errors), 'limit': limit, 'env': env}
     line = json.dumps(about | {'memory': fuzz.MEMORY})
@@ -59,5 +59,5 @@ class Forks:
     return None if code == -signal.SIGALRM else code, errors.read_text()
 
   def close(self) -> None:
-    """Ends the process that forks, once nothing runs."""
+    """Ends the forking process when no case runs."""
     self._server.communicate()

@@ -1,17 +1,17 @@
-"""Gives `train` random flags and config files, and checks how it answers.
+"""Gives `train` random flags and config files, and checks the outcome.
 
   python -m stress.fuzz --cases=100
   python -m stress.fuzz --cases=500 --code
 
-Each case is a run of a few steps in a process of its own, with hostile values
-for one field or several, or with a hostile config file; with --code, a config
-file whose data, model, task, method or writer raises or returns something
-wrong at one of its calls. It must end within --limit seconds: as a run, or with
-one line. A refusal leaves no folder. A run that ended because of its own code
-goes on from there once the code is right. Prints what did otherwise, and writes
-fuzz.json. The exit code is 1 if anything did.
+Each case is a run of a few steps in its own process, with hostile values for
+one or several fields, or with a hostile config file. With --code, the config
+file's data, model, task, method or writer raises or returns something wrong at
+one of its calls. The case must end within --limit seconds, in a run or in a
+one-line error. A refusal leaves no folder. A run that ended because of its
+custom code must resume once the code is right. Prints the cases that did
+otherwise, and writes fuzz.json. The exit code is 1 if there are any.
 
-A case takes three to twenty seconds; --seed gives others.
+A case takes three to twenty seconds; other values of --seed give other cases.
 """
 
 import argparse
@@ -39,7 +39,7 @@ DIGITS = 'configs/digits.py'
 
 
 def hostile_flags(rng: random.Random, folder: pathlib.Path) -> list[str]:
-  """Flags with hostile values, or of a hostile config file."""
+  """Flags with hostile values, or for a hostile config file."""
   if rng.random() < 0.1:
     text, _ = rng.choice(list(hostile_values.FILES.values()))
     file = folder / 'config.py'
@@ -88,7 +88,7 @@ def run(
 
 
 def fault(code: int | None, errors: str, workdir: pathlib.Path) -> str | None:
-  """What is wrong with the end of a case, if anything."""
+  """Describes a wrong end of a case; `None` if the end is right."""
   if code is None:
     return 'hangs'
   if 'Traceback' in errors or code not in (0, 1, 2):
@@ -108,27 +108,29 @@ def fault_of_code(
   limit: float,
   run: Callable[..., tuple[int | None, str]] = run,
 ) -> tuple[int | None, str | None]:
-  """The exit code of a run whose own code misbehaves, and what is wrong."""
+  """The exit code of a run whose custom code misbehaves, and its fault."""
   mark = folder / 'reached'
   mark.unlink(missing_ok=True)
   code, errors = run(flags, folder, limit, REACHED=str(mark))
   if wrong := fault(code, errors, workdir):
     return code, wrong
   if code == 0 and case.raises and mark.exists() and not case.is_forgiven:
-    return code, f'went on: {errors}'
+    return code, f'continued: {errors}'
   if code and case.raises:
     again, errors = run(flags, folder, limit, HARMLESS='1')
     rows = len(live_runs.rows(workdir))
     if again or rows != hostile_code.STEPS:
-      return code, f'cannot go on: exit code {again}, {rows} rows; {errors}'
+      return code, f'cannot resume: exit code {again}, {rows} rows; {errors}'
   return code, None
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--cases', type=int, default=100)
-  parser.add_argument('--code', action='store_true', help='own code')
-  parser.add_argument('--limit', type=float, default=60, help='of a case, in s')
+  parser.add_argument('--code', action='store_true', help='hostile custom code')
+  parser.add_argument(
+    '--limit', type=float, default=60, help='seconds per case'
+  )
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--out', default='fuzz.json')
   options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Own code that misbehaves: one line, and nothing is lost."""
+"""Custom code that misbehaves gives a one-line error, and loses nothing."""
 
 import pytest
 
@@ -12,7 +12,7 @@ RAISING = [
   (Case('derived', "raise ValueError('\\udcff')", 3), 1),
   (Case('task', "return result | {'step': loss}", 1), 2),
 ]
-# What is harmless, or shows only in the numbers.
+# Mistakes that are harmless, or show only in the numbers.
 ACCEPTED = {
   ('derived', 'return {}'),
   ('model', "self.param('a/b', nn.initializers.ones, (3,))"),
@@ -29,8 +29,8 @@ ACCEPTED |= {
   for place in ('dataset', 'transform', 'augment')
   for act in ("result['image'] *= 2", "result['a/b'] = result['label']")
 }
-# The same lines look at what a transform and an augmentation return, and at
-# whatever is no dict.
+# The same lines check the results of a transform and of an augmentation, and
+# anything that is not a dict.
 ALIKE = {
   *(('transform', act) for act in ('return 3', "return 'text'", 'return []')),
   *(
@@ -66,7 +66,7 @@ def forks():
 def test_code_that_raises_ends_in_one_line_and_goes_on_once_it_is_right(
   case, code, tmp_path, forks
 ):
-  # The first as `python -m stress.fuzz` runs each of its own.
+  # The first case, run the way that `python -m stress.fuzz` runs its cases.
   run = fuzz.run if case.place == 'callback' else forks.run
   assert ended(case, tmp_path, run) == (code, None)
 

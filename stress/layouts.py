@@ -1,4 +1,4 @@
-"""Every method, with workers of several devices, next to workers of one.
+"""Every method, with workers of several devices next to single-device workers.
 
   python -m stress.layouts
   python -m stress.layouts --methods bsp selsync --layouts 2x2x2
@@ -26,7 +26,7 @@ from selsync_jax.devices.mappers import Pmap
 from tests.support import layouts
 
 LAYOUTS = ('4x1x1', '4x2x1', '4x1x2', '2x2x2', '2x1x4')
-LIMIT = 5e-3  # A step of int8's quantization; float32 stays far below.
+LIMIT = 5e-3  # A quantization step of int8; float32 stays far below.
 
 
 def row(method: str, layout: Layout) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def main() -> None:
         f'  {sent["inside"]}; outside: {sent["outside"]}',
         flush=True,
       )
-    layouts.train.cache_clear()  # Room for code is limited, too.
+    layouts.train.cache_clear()  # Memory for compiled code is limited.
     jax.clear_caches()
   pathlib.Path(options.out).write_text(json.dumps(rows, indent=2) + '\n')
   sys.exit(any(is_wrong(figures) for figures in rows.values()))

@@ -1,4 +1,4 @@
-"""What a run loses when it continues with another number of workers.
+"""Loss of a run that continues with another number of workers.
 
   python -m stress.resize
   python -m stress.resize --config=configs/stdlib_gpt.py:selsync,smoke \
@@ -6,10 +6,10 @@
 
 For each seed, one run is uninterrupted. Copies of it return to the checkpoints
 after 1/parts, 2/parts, ... of the run and continue with another number of
-workers. The table shows their validation loss at the next evaluation, divided
-by that of the uninterrupted run: one figure per seed, and the mean with its
-standard error. The control is a copy that continues with the same number of
-workers and another order of the data. Prints one table and writes resize.json.
+workers. The table shows their validation loss at the next evaluation, relative
+to the uninterrupted run: one figure per seed, and the mean with its standard
+error. The control is a copy that continues with the same number of workers and
+another order of the data. Prints one table and writes resize.json.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def changed(
 def prepare(
   config: ml_collections.ConfigDict, parts: int
 ) -> tuple[ml_collections.ConfigDict, list[int]]:
-  """The config with a checkpoint after each part, and the steps of these.
+  """The config with a checkpoint after each part, and the checkpoints' steps.
 
   The length is in epochs, so that it is the same for any number of workers.
   """
@@ -74,12 +74,12 @@ def prepare(
 def ratio(
   config: ml_collections.ConfigDict, alone: pathlib.Path, step: int
 ) -> float:
-  """The next loss after resuming with `config`, over the uninterrupted one."""
+  """The next loss after resuming with `config`, relative to no interruption."""
   with tempfile.TemporaryDirectory() as folder:
     workdir = pathlib.Path(folder) / 'resized'
     shutil.copytree(alone, workdir)
     live_runs.go_back(workdir, step)
-    records.write_config(workdir, config.to_dict())  # Another seed, too.
+    records.write_config(workdir, config.to_dict())  # The seed may differ.
     run(config, workdir)
     return next_loss(workdir, step) / next_loss(alone, step)
 

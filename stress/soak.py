@@ -3,23 +3,23 @@
   python -m stress.soak --kills=20
   python -m stress.soak --damages=20
 
-Each case is a method, with four workers in one process or in two, or with
-`--simulate` on a virtual cluster, asynchronous methods among them, or with
-`--mesh` with two workers of four devices each in one, two, or four processes,
-or with `--one_device` all on one, a GPU for example, or with `--late` a method
-whose averages arrive some steps later.
+Each case is a method, with four workers in one or two processes. With
+`--simulate` it runs on a virtual cluster, and methods may be asynchronous. With
+`--mesh` it has two workers of four devices each in one, two, or four processes.
+With `--one_device` all workers share a device, a GPU for example. With
+`--late`, the method's averages arrive some steps later.
 One process of a run is killed (SIGKILL) at a random moment before it has
 finished, and the run is resumed until it finishes. Its last checkpoint (every
 worker's parameters and optimizer state) and its metrics are then compared with
-those of an uninterrupted run.
+an uninterrupted run.
 
 With --damages, one run of each case is killed. In a copy of it, a random file
-is lost, truncated, overwritten with zeros or has a flipped bit before it is
-resumed. It must end as the uninterrupted run, with a line about what was lost
-of the metrics; or be refused in one line.
+is lost, truncated, overwritten with zeros or has a flipped bit before the copy
+resumes. It must end like the uninterrupted run, with a line about lost metrics;
+or be refused in one line.
 
 Prints one table and writes soak.json. The exit code is 1 if a single bit
-differs without a word.
+differs without such a line.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from absl import logging
 from selsync_jax import methods
 from tests.support import damage, live_runs
 
-Case = tuple[str, int]  # A method, and how many processes.
+Case = tuple[str, int]  # A method, and its number of processes.
 CASES = tuple(itertools.product(methods.METHODS, (1, 2)))
 MESHED = tuple(zip(methods.METHODS, itertools.cycle((1, 2, 4)), strict=False))
 ALONE = tuple((method, 1) for method in methods.METHODS)
@@ -63,9 +63,9 @@ DAMAGES = ('lost', 'half', 'zeros', 'zeros inside', 'flipped bit')
 def command(
   method: str, processes: int, workdir: pathlib.Path, flags: tuple[str, ...]
 ) -> list[str]:
-  """A run of some processes; 0 is a simulation.
+  """A run of some processes; 0 means a simulation.
 
-  The method is `NAME`, or `NAME+FIELD=VALUE+...` as for compare.
+  The method is `NAME`, or `NAME+FIELD=VALUE+...` as in compare.
   """
   name, *own = method.split('+')
   if processes:
@@ -82,7 +82,7 @@ def simulated() -> tuple[tuple[str, int], ...]:
 
 
 def kill(command: list[str], workdir: pathlib.Path, rng: random.Random) -> str:
-  """Kills a run at a random moment before its end; says after which step."""
+  """Kills a run at a random moment before its end; returns the last step."""
   while True:
     lines, delay = rng.randrange(live_runs.STEPS), rng.uniform(0, 0.5)
     if live_runs.kill_at(command, workdir, lines, delay, rng):
@@ -91,13 +91,13 @@ def kill(command: list[str], workdir: pathlib.Path, rng: random.Random) -> str:
 
 
 def inflict(workdir: pathlib.Path, rng: random.Random) -> str:
-  """Damages a random file of a run; says which, and how."""
+  """Damages a random file of a run; returns its name, and the damage."""
   files = [
     path
     for path in sorted(workdir.rglob('*'))
     if path.is_file() and path.stat().st_size
   ]
-  # A file at the top as often as one of the many in the checkpoints.
+  # A top-level file is as likely as one of the many files in the checkpoints.
   top = [path for path in files if path.parent == workdir]
   file, kind = rng.choice(rng.choice([top, files])), rng.choice(DAMAGES)
   damage.inflict(file, kind)
@@ -111,10 +111,10 @@ def resume(
   *,
   is_damaged: bool,
 ) -> tuple[list[str], str]:
-  """Resumes a run that was killed; it may be refused if it is damaged, too.
+  """Resumes a killed run; a damaged run may also be refused.
 
   Returns:
-    What is wrong with how it ended, and the lines that explain it.
+    A description of a wrong end, and the lines that explain it.
   """
   done = live_runs.run(*command)
   said = done.stderr.strip()
@@ -129,7 +129,7 @@ def resume(
     ('metrics.jsonl', live_runs.differences_of_metrics),
     ('workers.jsonl', live_runs.differences_of_workers),
   ):
-    if f'{workdir / name}: ' not in said:  # It says what was lost.
+    if f'{workdir / name}: ' not in said:  # The run names its losses.
       found += differences(left_alone, workdir)
   return found, said
 
@@ -156,7 +156,7 @@ def main() -> None:
   kinds.add_argument('--mesh', action='store_true')
   kinds.add_argument('--one_device', action='store_true')
   kinds.add_argument('--late', action='store_true')
-  parser.add_argument('--device', default='auto', help='that runs must have')
+  parser.add_argument('--device', default='auto', help='device of the runs')
   parser.add_argument('--seed', type=int, default=0)
   parser.add_argument('--jobs', type=int, default=1, help='cases at a time')
   parser.add_argument('--out', default='soak.json')
@@ -171,7 +171,7 @@ def main() -> None:
     return command(*case, folder, flags)
 
   def rng_of(*key: object) -> random.Random:
-    return random.Random(f'{options.seed} {key}')  # Whatever runs beside it.
+    return random.Random(f'{options.seed} {key}')  # Independent of threads.
 
   with (
     tempfile.TemporaryDirectory() as temporary,
@@ -191,7 +191,7 @@ def main() -> None:
       live_runs.finish(run_in(left_alone[case], case))
 
     def kill_once(case: Case) -> None:
-      while not killed[case].exists():  # It may be killed before that.
+      while not killed[case].exists():  # A kill may precede it.
         kill(run_in(killed[case], case), killed[case], rng_of(case))
 
     def check(numbered_case: tuple[int, Case]) -> dict[str, Any]:

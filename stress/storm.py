@@ -2,24 +2,25 @@
 
   python -m stress.storm --islands=4 --minutes=30
 
-The islands, and their meeting point, are hosts of an emulated cluster, and
-train tests/support/slow_digits.py: steps that leave the CPU idle, as a GPU's.
-Every --every seconds one island is killed (SIGKILL), at any moment or in an
-average; frozen for a moment, or until the others give it up (SIGSTOP); cut off
-from the network; asked to leave (SIGTERM); or Python's lock is held in it. Or
-two are killed at once; or the one that gives a newcomer its state; or the
-meeting point, alone or with an island. Whoever has ended is started again. The
-others must go on, and the victims must train with them again, one after the
-other, until all have taken their steps. Whatever two islands say of the same
-step must be the same, `selsync replay` must compute the same parameters from
-their logs, and the validation loss must be one that undisturbed runs of other
-seeds could have.
+The islands, and their meeting point, are hosts of an emulated cluster. They
+train tests/support/slow_digits.py, whose steps leave the CPU idle like a GPU's.
+Every --every seconds one fault happens. An island is killed (SIGKILL), at any
+moment or in an average; frozen for a moment, or until the others give it up
+(SIGSTOP); cut off from the network; asked to leave (SIGTERM); or Python's lock
+is held in it. Or two islands are killed at once, or the donor that sends its
+state to a newcomer, or the meeting point, alone or with an island. Every
+process that has ended is started again. The others must continue, and the
+victims must train with them again, one after the other, until all have taken
+their steps. Any two islands must report the same about the same step, `selsync
+replay` must compute the same parameters from their logs, and the validation
+loss must be plausible for undisturbed runs of other seeds.
 
 Prints, for each fault, how long the others needed for three steps, and how long
-it took from the start of a victim, or the end of its fault, until it trained;
-then how many steps were taken, relative to as many seconds before and after the
-storm, which share of the islands took part, and how much longer than usual the
-three steps took. The exit code is 1 if anything was wrong; goals do not count.
+a victim took from its start, or from the end of its fault, until it trained.
+Then prints the number of steps, relative to as many seconds before and after
+the storm, the share of the islands that took part, and how much longer than
+usual the three steps took. The exit code is 1 if anything was wrong; missed
+goals do not count.
 """
 
 import argparse
@@ -47,9 +48,9 @@ PAUSE = 0.25  # Seconds of a step in which the CPU is idle.
 TIMEOUT = 1.0  # Seconds until a silent island is given up.
 QUIET = 60.0  # Seconds without a fault before the storm, and after it.
 CUT = 30.0  # Seconds without a network.
-PATIENCE = 120.0  # Seconds until a victim must train again.
-SEEDS = range(100, 105)  # Of undisturbed runs.
-FAULTS = {  # How many islands each has as its victims.
+PATIENCE = 120.0  # Seconds within which a victim must train again.
+SEEDS = range(100, 105)  # Seeds of undisturbed runs.
+FAULTS = {  # The number of victims of each.
   'killed': 1,
   'killed in an average': 1,
   'frozen': 1,
@@ -67,7 +68,7 @@ SAME = 'loss', 'synced', 'relative_change', 'samples', 'lssr'
 
 
 class Storm:
-  """Islands on hosts of their own, and their meeting point on another.
+  """Islands on hosts of their own, and their meeting point on another host.
 
   Args:
     folder: the folder of their runs.
@@ -116,16 +117,16 @@ class Storm:
     self._hosts.link(self.names.index(name), state)
 
   def log(self, name: str) -> str:
-    """What an island, or the meeting point, has said."""
+    """The log of an island, or of the meeting point."""
     return (self.folder / f'{name}.log').read_text()
 
   def events(self) -> list[journal.Event]:
-    """Who has come and gone."""
+    """The joining and leaving islands."""
     lines = (self.folder / 'events.jsonl').read_text().splitlines()
     return [journal.Event(**json.loads(line)) for line in lines]
 
   def last(self, name: str) -> dict:
-    """What an island says of the last step that it has taken."""
+    """An island's report of its last step."""
     path = self.folder / name / 'metrics.jsonl'
     rows = []
     if path.exists():
@@ -136,18 +137,18 @@ class Storm:
     return json.loads(rows[-1]) if rows else {'step': 0, 'synced': 0}
 
   def step(self, name: str) -> int:
-    """The last step that an island has taken, 0 before the first."""
+    """The last step of an island; 0 before its first step."""
     return self.last(name)['step']
 
   def wait(self, name: str, step: int) -> bool:
-    """Waits until an island has gone beyond a step; returns whether it has."""
+    """Waits until an island has passed a step; returns whether it has."""
     return until(lambda: self.step(name) > step)
 
   def back(self, name: str, step: int) -> float | None:
-    """Starts an island whenever it has ended, until it is beyond a step.
+    """Starts an island whenever it has ended, until it has passed a step.
 
     Returns:
-      The seconds since it was started last; `None` if it does not come.
+      The seconds since its last start; `None` if it does not get there.
     """
     began = deadline = time.monotonic()
     deadline += PATIENCE
@@ -161,7 +162,7 @@ class Storm:
     return None
 
   def rows(self, name: str) -> dict[int, dict]:
-    """What an island says of each step."""
+    """An island's report of each step."""
     rows = (self.folder / name / 'metrics.jsonl').read_text().splitlines()
     return {row['step']: row for row in map(json.loads, rows)}
 
@@ -178,12 +179,12 @@ class Storm:
 
 
 def train_command(workdir: pathlib.Path, flags: Sequence[str]) -> list[str]:
-  """The command of a run of what the islands train."""
+  """The command of an undisturbed run of the same training."""
   return live_runs.command('selsync', 1, workdir, *flags, config=CONFIG)
 
 
 def until(holds: Callable[[], Any]) -> bool:
-  """Waits until something holds; returns whether it does."""
+  """Waits until a condition holds; returns whether it does."""
   deadline = time.monotonic() + PATIENCE
   while time.monotonic() < deadline:
     if holds():
@@ -193,8 +194,8 @@ def until(holds: Callable[[], Any]) -> bool:
 
 
 def strike(storm: Storm, kind: str, victims: list[str]) -> None:
-  """Lets a fault begin."""
-  if kind == 'killed in an average':  # Which ends some steps after it began.
+  """Starts a fault."""
+  if kind == 'killed in an average':  # It takes some steps.
     until(lambda: storm.last(victims[0])['synced'])
   number = {
     'dismissed': signal.SIGTERM,
@@ -214,7 +215,7 @@ def strike(storm: Storm, kind: str, victims: list[str]) -> None:
 
 
 def release(storm: Storm, kind: str, name: str, began: float) -> None:
-  """Ends a fault that would last."""
+  """Ends a fault that would otherwise last."""
   lasts = {
     'frozen': TIMEOUT / 3,
     'given up': 2 * TIMEOUT,
@@ -231,7 +232,7 @@ def release(storm: Storm, kind: str, name: str, began: float) -> None:
 
 
 def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
-  """Does something to victims, and yields what was wrong with the others."""
+  """Inflicts a fault on victims, and yields errors of the other islands."""
   struck = victims
   if kind == 'donor killed':  # The first island gives a newcomer its state.
     struck, known = [min(set(storm.names) - {victims[0]})], len(storm.events())
@@ -254,15 +255,15 @@ def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
     reached = max(map(storm.step, storm.names)) + 1
     times = [storm.back(name, reached) for name in victims]
     if None in times:
-      yield f'{victims} have not come again'
+      yield f'{victims} have not rejoined'
     line += f', back after {max(each or 0.0 for each in times):4.1f} s'
   if not goes_on or not storm.wait(other, storm.step(other)):
-    yield f'{other} does not go on'
+    yield f'{other} does not continue'
   print(line, flush=True)
 
 
 def compare(storm: Storm) -> Iterator[str]:
-  """Yields where two islands differ in what they say of a step."""
+  """Yields the differences between two islands' reports of a step."""
   first, *others = [storm.rows(name) for name in storm.names]
   for name, rows in zip(storm.names[1:], others, strict=True):
     common = first.keys() & rows.keys()
@@ -277,7 +278,7 @@ def compare(storm: Storm) -> Iterator[str]:
 
 
 def repeat(folder: pathlib.Path) -> Iterator[str]:
-  """Yields what is wrong if one process computes something else."""
+  """Yields errors if one process computes other parameters."""
   began = time.monotonic()
   done = live_runs.run(
     *(sys.executable, '-m', 'selsync_jax', 'replay', folder),
@@ -290,7 +291,7 @@ def repeat(folder: pathlib.Path) -> Iterator[str]:
 
 
 def judge(storm: Storm, flags: list[str]) -> Iterator[str]:
-  """Yields what is wrong if undisturbed runs have other losses."""
+  """Yields errors if undisturbed runs have other losses."""
 
   def loss(name):
     path = storm.folder / name / 'summary.json'
@@ -319,7 +320,7 @@ def judge(storm: Storm, flags: list[str]) -> Iterator[str]:
 
 
 def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
-  """Disturbs islands until their steps end; yields what was wrong."""
+  """Disturbs islands until their steps end; yields errors."""
   rng = random.Random(options.seed)
   kinds = [kind for kind, n in FAULTS.items() if options.islands > n]
   for name in storm.names:
@@ -331,7 +332,7 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
   there, step, began = present(storm), storm.step(first), time.monotonic()
   while time.monotonic() < began + 60 * options.minutes:
     start = time.monotonic()
-    bag = bag or rng.sample(kinds, len(kinds))  # Each before one comes again.
+    bag = bag or rng.sample(kinds, len(kinds))  # Each kind in turn.
     kind = bag.pop()
     wrong = [*disturb(storm, kind, rng.sample(storm.names, FAULTS[kind]))]
     if wrong:
@@ -360,14 +361,14 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
 
 
 def undisturbed(storm: Storm) -> float:
-  """How many steps are taken per second, while nothing is done."""
+  """The number of steps per second without faults."""
   step, began = storm.step(storm.names[0]), time.monotonic()
   time.sleep(QUIET)
   return (storm.step(storm.names[0]) - step) / (time.monotonic() - began)
 
 
 def present(storm: Storm) -> float:
-  """The seconds in which islands have taken part so far, added."""
+  """The total seconds in which islands have taken part so far."""
   totals = journal.Totals()
   for event in [*storm.events(), journal.Event(time.time(), '', '', '')]:
     totals = totals.after(event)

@@ -1,11 +1,11 @@
-"""How long two processes take to meet while a stranger uses their port.
+"""Time until two processes meet while a stranger uses their port.
 
   python -m stress.strangers --rounds=100
 
 In each round, two processes open their channel (selsync_jax/cluster/channel.py)
 at a new port. Meanwhile a third process connects there again and again, and
-sends everything that tests/support/strangers.py lists: as one who has the token
-of the run, apart from the message of an impostor, who would then be a member.
+sends everything that tests/support/strangers.py lists. It has the run's token,
+except in the message of an impostor, which would become a member with it.
 Prints the times to meet, and writes strangers.json. The exit code is 1 above
 the limit of 5 s.
 """
@@ -27,13 +27,13 @@ from tests.support.strangers import ATTACKS
 
 LIMIT = 5.0
 PROCESSES = 2
-LATE = 0.3  # Seconds by which process 1 comes after the stranger.
+LATE = 0.3  # Seconds by which process 1 starts after the stranger.
 
 
 def member(
   process: int, ports: list[int], ready: Any, met: Any, seconds: Any
 ) -> None:
-  """Meets the other one at each of the ports; reports how long that takes."""
+  """Meets the other process at each of the ports, and reports the times."""
   agreed = {'processes': PROCESSES}
   for port in ports:
     ready.wait()
@@ -65,7 +65,7 @@ def strangers(ports: list[int], ready: Any, met: Any, attempts: Any) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-  """Ports that nobody uses now."""
+  """Ports that are free now."""
   with contextlib.ExitStack() as stack:
     servers = [
       stack.enter_context(socket.create_server(('localhost', 0)))

@@ -7,12 +7,12 @@ Trains every method briefly, on the digits with both backends of the data and on
 the smoke variant of stdlib_gpt, with this checkout and with one of the base
 commit. Compares every row of `metrics.jsonl` and `workers.jsonl` except for
 times, and every bit of the last checkpoint. Prints one table, with the steps
-that synchronized, and then what differs; writes unchanged.json. The exit code
-is 1 if anything differs. A method that only one of the commits has is told and
-not compared.
+that synchronized, and then the differences; writes unchanged.json. The exit
+code is 1 if anything differs. A method that only one of the commits has is
+listed but not compared.
 
 Both checkouts use this environment, so the base commit must run in it. They
-share what they compile: equal programs are compiled once.
+share compiled programs, so equal programs are compiled once.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def arrays(workdir: pathlib.Path) -> dict[str, tuple[Any, ...]]:
 def difference_of_arrays(
   base: dict[str, tuple[Any, ...]], new: dict[str, tuple[Any, ...]]
 ) -> str | None:
-  """What differs between two checkpoints, in words."""
+  """The differences between two checkpoints, in words."""
   if base == new:
     return None
   lost, added = sorted(base.keys() - new.keys()), sorted(new.keys() - base)
@@ -111,13 +111,13 @@ def difference_of_arrays(
 
 
 def error_of(workdir: pathlib.Path) -> str | None:
-  """Why a run failed, if it did."""
+  """The reason for a run's failure, if it failed."""
   path = workdir / 'error'
   return path.read_text() if path.exists() else None
 
 
 def compare(base: pathlib.Path, new: pathlib.Path) -> list[str]:
-  """What differs between two runs, in words."""
+  """The differences between two runs, in words."""
   was, now = error_of(base), error_of(new)
   if was != now:
     return [f'ended with {was or "success"}, ends with {now or "success"}']
@@ -129,11 +129,11 @@ def compare(base: pathlib.Path, new: pathlib.Path) -> list[str]:
 
 
 def cell(base: pathlib.Path, new: pathlib.Path) -> tuple[str, list[str]]:
-  """What the table says of a method and workload, and what differs.
+  """The table's row of a method and workload, and the differences.
 
   Args:
     base: a folder with a run for each seed.
-    new: another one.
+    new: another such folder.
   """
   if not (base.exists() and new.exists()):
     return 'only here' if new.exists() else 'only base', []
@@ -158,7 +158,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--base', required=True, help='commit to compare with')
   parser.add_argument('--seeds', type=int, default=2)
-  parser.add_argument('--steps', type=int, default=60, help='of each run')
+  parser.add_argument('--steps', type=int, default=60, help='steps of each run')
   parser.add_argument('--methods', nargs='+', help='default: all')
   parser.add_argument(
     '--workloads', nargs='+', default=[*WORKLOADS], choices=WORKLOADS

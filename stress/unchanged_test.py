@@ -1,4 +1,4 @@
-"""What `stress.unchanged` says of two runs."""
+"""The comparison of two runs by `stress.unchanged`."""
 
 import json
 
