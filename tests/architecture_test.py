@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = 'selsync_jax'
 
 OUTSIDE = {'train', 'compare', 'configs', 'tests', 'benchmarks', 'stress'}
-# From the top down. A room imports only itself and what stands below it.
+# From the top down. A room imports only itself and rooms below it.
 ROOMS = [
   'commands',
   'simulate',

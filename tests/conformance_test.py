@@ -1,4 +1,4 @@
-"""What every method of synchronization must do: one table, each through it."""
+"""Requirements for every method of synchronization, in one table."""
 
 import functools
 import types
@@ -32,7 +32,7 @@ MAPPERS = ('pmap', 'vmap')
 STEPS = 60
 
 
-# Of those that are not slow, the ones that islands run.
+# The methods that islands run, without the slow ones.
 ON_ISLANDS = {'selsync', 'gossip', 'micro', 'edit, late'}
 
 
@@ -41,7 +41,7 @@ def strategy_of(variant):
 
 
 @pytest.fixture(
-  scope='module',  # All tests of one come together, as they share its runs.
+  scope='module',  # Groups the tests of a method, which share its runs.
   params=[
     slow(name) if name in compositions.SLOW else name for name in VARIANTS
   ],
@@ -60,7 +60,7 @@ def loss(params, model_state, batch, key):
 
 
 class Toy:
-  """A two-layer regression on N workers whose data are alike."""
+  """A two-layer regression on N workers with equal data."""
 
   def __init__(self, variant, optimizer='sgd', workers=N):
     rng = np.random.default_rng(0)
@@ -94,7 +94,7 @@ class Toy:
 
 @functools.cache
 def recorded(variant, optimizer, mapper):
-  """One trajectory, for all tests that look at it, and its trace count."""
+  """One trajectory, shared by all tests that use it, and its trace count."""
   toy = Toy(variant, optimizer)
   chosen = mappers.choose(mapper, N)
   step = chosen.map_workers(toy.worker)
@@ -129,8 +129,8 @@ def test_pmap_and_vmap_synchronize_alike_and_agree_to_rounding(variant):
   pmap, vmap = (recorded(variant, 'sgd', m).steps[:20] for m in MAPPERS)
   for (_, one), (_, other) in zip(pmap, vmap, strict=True):
     np.testing.assert_array_equal(one['synced'], other['synced'])
-  # A sum that differs in its last bit may be rounded to another of 8 bits, or
-  # reach a threshold of selection that the other does not.
+  # A sum that differs in its last bit may be rounded to another 8-bit value, or
+  # reach a threshold of selection that the other sum does not reach.
   atol = 2e-2 if errors(pmap[0][0]) else 1e-5
   jax.tree.map(
     lambda one, other: np.testing.assert_allclose(one, other, atol=atol),
@@ -247,7 +247,7 @@ def test_only_what_exists_is_called_slow():
 
 
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):
-  """Through the host, as a checkpoint goes."""
+  """The state goes through the host, like in a checkpoint."""
   run = recorded(variant, 'sgd', mapper)
   half = mappers.choose(mapper, N).place(run.steps[9][0])
   again = run.toy.train(run.step, half, 10, start=10)

@@ -1,11 +1,11 @@
 """One process, 16 virtual devices, shapes checked, every warning an error.
 
-All that a session of pytest makes lies in one temporary folder. With xdist the
-controller makes it; its workers, and every process that a test starts, inherit
-it by the environment, so that each program is compiled once, each data set is
-prepared once and nothing is written into the user's home. Only the programs
-that pytest itself has compiled are kept, in its cache, so that the next session
-need not compile them.
+All files of a session of pytest lie in one temporary folder. With xdist the
+controller makes the folder; its workers, and every process that a test starts,
+inherit it by the environment. So each program is compiled once, each data set
+is prepared once and nothing is written into the user's home. Only the programs
+compiled by pytest itself are kept, in pytest's cache, so the next session need
+not compile them.
 """
 
 import gc
@@ -30,8 +30,8 @@ os.environ['PYTHONPATH'] = os.path.dirname(os.path.dirname(__file__))
 os.environ['JAX_COMPILATION_CACHE_DIR'] = f'{_SESSION}/compiled'
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
-# jaxlib 0.10 hangs on few cores unless its pool is larger; and where workers
-# do wait for each other in vain, a test should fail within a minute.
+# jaxlib 0.10 hangs on few cores unless its pool is larger. If workers do wait
+# for each other in vain, a test should fail within a minute.
 os.environ['PJRT_NPROC'] = '16'
 os.environ['XLA_FLAGS'] = (
   os.environ.get('XLA_FLAGS', '')
@@ -42,10 +42,10 @@ os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
 os.environ['TF_USE_LEGACY_KERAS'] = '1'
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['WANDB_MODE'] = 'offline'  # Tests need no network.
-# In the processes that tests start, use of what is deprecated is an error, too.
+# Deprecated calls are also errors in the processes that tests start.
 os.environ['PYTHONWARNINGS'] = 'error::DeprecationWarning,error::FutureWarning'
-# A shell lets what it starts in the background ignore Ctrl-C, and `nohup` a
-# closed terminal; the processes that tests interrupt inherit that.
+# A shell lets its background processes ignore Ctrl-C, and `nohup` lets them
+# ignore a closed terminal; the processes that tests interrupt inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -64,14 +64,14 @@ from tests.support.session import (
   SESSION,
 )
 
-# A machine may be busy: no test fails for the time that it takes.
+# A machine may be busy: no test fails because it takes long.
 hypothesis.settings.register_profile('untimed', deadline=None)
 hypothesis.settings.load_profile('untimed')
 
 check_public_signatures()
 
-# Tracing makes many objects that live long; looking through them for cycles, as
-# often as Python does, takes a tenth of the tests' time.
+# Tracing makes many long-lived objects. Searching them for cycles at Python's
+# usual rate takes a tenth of the tests' time.
 gc.set_threshold(200_000, 50, 100)
 
 jax.config.update('jax_num_cpu_devices', 16)
@@ -81,11 +81,11 @@ jax.config.update('jax_numpy_rank_promotion', 'raise')
 def pytest_configure(config):
   """Keeps compiled programs for two weeks; `pytest --cache-clear` drops them.
 
-  Processes that tests start have the session's folder: a test may kill one
-  while it writes, and half a program would be there for good.
+  Processes that tests start use the session's folder: a test may kill one while
+  it writes, and half a program would stay in the cache.
   """
   kept = config.cache.mkdir(f'compiled-{platform.node()}')
-  if not hasattr(config, 'workerinput'):  # Xdist's workers come later.
+  if not hasattr(config, 'workerinput'):  # Xdist's workers start later.
     for path in kept.iterdir():
       if path.stat().st_mtime < time.time() - 14 * 24 * 3600:
         path.unlink()
@@ -99,7 +99,7 @@ collect_ignore_glob = ['conftest.py', '*/conftest.py']
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call):
-  """Shows of a failed check of shapes our own lines, and what was wrong.
+  """Reduces a failed check of shapes to our own lines and the mistake.
 
   Otherwise hundreds of lines of jax and of the checkers come first.
   """
@@ -136,7 +136,7 @@ def mapper(request):
 
 
 def _files_of_checkout() -> set[pathlib.Path]:
-  """Files of the checkout, without caches and what is the tools' own."""
+  """Files of the checkout, without caches and the tools' own files."""
   found = set()
   for folder, folders, files in os.walk(ROOT):
     folders[:] = [
@@ -213,9 +213,9 @@ def archives_dir():
 
 @pytest.fixture(scope='session')
 def left_alone(data_dir):
-  """`left_alone(method, processes)`: the folder of a run without any fault.
+  """`left_alone(method, processes)`: the folder of an undisturbed run.
 
-  It is a run of `live_runs.command`, which also keeps all its checkpoints.
+  It is a run of `live_runs.command` that keeps all its checkpoints.
   """
   del data_dir  # The processes find it by the environment.
 
@@ -232,7 +232,7 @@ def left_alone(data_dir):
 
 
 def _train(name, *flags):
-  """What `python train.py` prints, and its folder; once in a session."""
+  """The output of `python train.py`, and its folder; once in a session."""
 
   def make(folder):
     workdir = f'--workdir={folder / "digits"}'
@@ -258,7 +258,7 @@ def default_run(data_dir):
 
 @pytest.fixture(scope='session')
 def short_run(data_dir):
-  """The default run, but for its length: 20 steps, two epochs."""
+  """The default run, shortened to 20 steps, two epochs."""
   del data_dir
   warmup = '--config.schedule.warmup_epochs=1.0'
   return _train('short', '--config.steps=20', warmup)
@@ -266,7 +266,7 @@ def short_run(data_dir):
 
 @pytest.fixture
 def short_text(monkeypatch):
-  """Scores on Python's text are those of its small files: others take long."""
+  """Scores on Python's text use its small files: other files take long."""
   from selsync_jax.data.sources import text
 
   every = text.files_of

@@ -1,4 +1,4 @@
-"""What pip installs, with the extra `train` and without it."""
+"""Pip's installation, with the extra `train` and without it."""
 
 import importlib.metadata
 import json
@@ -21,7 +21,7 @@ from tests.support import live_runs
 ROOT = pathlib.Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
 
-# What the package's stub offers: the module and the name.
+# The entries of the package's stub: module and name.
 OFFERED = re.findall(
   r'^from \.(\S+) import (\w+) as \2$',
   (ROOT / 'selsync_jax' / '__init__.pyi').read_text(),
@@ -64,7 +64,7 @@ def names_of(requirements):
 
 
 def with_dependencies(names):
-  """Distributions, with all that pip installs along with them."""
+  """Distributions, with everything that pip installs along with them."""
   found, queue = set(), list(names)
   while queue:
     if (name := queue.pop()) not in found:
@@ -72,13 +72,13 @@ def with_dependencies(names):
       try:
         queue += names_of(importlib.metadata.requires(name))
       except importlib.metadata.PackageNotFoundError:
-        continue  # Of another platform.
+        continue  # For another platform.
   return found
 
 
 def test_the_core_imports_without_an_extra_and_the_rest_names_it():
   core = set(names_of(PROJECT['dependencies']))
-  small = {'annotated-types', 'lazy-loader'}  # Of a file or two each.
+  small = {'annotated-types', 'lazy-loader'}  # A file or two each.
   assert core == {'jax', 'optax', 'jaxtyping', 'numpy'} | small
   installed = with_dependencies(core)
   missing = [
@@ -112,7 +112,7 @@ def test_the_core_imports_without_an_extra_and_the_rest_names_it():
 
 
 def test_the_versions_that_are_installed_are_said_to_be_tested():
-  """If not: mend what fails with the newer one, then raise its bound."""
+  """If not: fix the failures with the newer version, then raise its bound."""
   tested = PROJECT['optional-dependencies']['tested']
   for requirement in map(Requirement, tested):
     version = importlib.metadata.version(requirement.name)
@@ -138,7 +138,7 @@ def test_a_jax_that_is_newer_than_the_tests_gets_one_line_of_warning(tmp_path):
 
 
 def test_the_pythons_of_ci_are_among_those_that_are_classified():
-  """CI runs the tests on the oldest and on the newest one."""
+  """CI runs the tests on the oldest and on the newest Python."""
   prefix = 'Programming Language :: Python :: '
   listed = [c.removeprefix(prefix) for c in PROJECT['classifiers']]
   assert '{}.{}'.format(*sys.version_info) in listed
@@ -176,7 +176,7 @@ def test_the_image_installs_what_there_is_and_starts_the_command():
 
 
 def run(*command, path='', cwd=None):
-  """What a command prints that does not see this checkout."""
+  """The output of a command that does not see this checkout."""
   env = os.environ | {'PATH': f'{path}{os.environ["PATH"]}'}
   del env['PYTHONPATH']
   done = live_runs.run(*command, cwd=cwd, env=env)
@@ -187,14 +187,14 @@ def run(*command, path='', cwd=None):
 def install(folder):
   """The programs of a new environment with the wheel and the extra `train`.
 
-  Dependencies are those of this environment, which pip finds sufficient.
+  Dependencies come from this environment; pip finds them sufficient.
   """
   source = folder / 'source'  # Setuptools writes into it.
   for name in ('selsync_jax', 'configs'):
     shutil.copytree(ROOT / name, source / name, symlinks=True)
   for name in ('pyproject.toml', 'README.md', 'LICENSE'):
     shutil.copy(ROOT / name, source)
-  # Pip uses what is deprecated.
+  # Pip uses deprecated functions.
   pip = ('env', '-u', 'PYTHONWARNINGS', sys.executable, '-m', 'pip')
   built = ('--no-deps', '--no-build-isolation', f'--wheel-dir={folder}')
   run(*pip, 'wheel', *built, source)

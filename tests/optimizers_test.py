@@ -93,7 +93,7 @@ def test_milestones_in_a_config_are_in_epochs(data_dir):
   )
 
 
-# By the fields of a schedule: the message behind `config.schedule`.
+# By the fields of a schedule: the message after `config.schedule`.
 BAD_SCHEDULES = {
   'name=milestones milestones=[1]': ': milestones needs factor',
   'name=exponential': ': exponential needs alpha',
@@ -294,7 +294,7 @@ def test_an_optimizer_that_needs_more_than_the_gradient_is_refused_by_name():
     return False
 
   def asks(make):
-    with warnings.catch_warnings(action='ignore'):  # Of moved optimizers.
+    with warnings.catch_warnings(action='ignore'):  # About moved optimizers.
       return needs_more(make)
 
   every = {}

@@ -1,4 +1,4 @@
-"""What an edit of a user's file changes in the identity of runs."""
+"""Effects of an edit of a user's file on the identity of runs."""
 
 import pytest
 
@@ -90,7 +90,7 @@ class Scores(nn.Module):
 """,
 }
 IMPORTED = ['FEATURES', 'Scores', 'loss_of', 'losses', 'nn', 'optax']
-# What an edit replaces by what, and what then differs, by kind.
+# Each edit, its replacement, and the resulting differences, by kind.
 EDITS = {
   'nothing': ('', '', {}),
   'comment': ('def periodic', '# Why.\ndef periodic', {}),
@@ -161,11 +161,11 @@ def test_a_run_of_edited_code_is_refused_and_says_what_was_edited(tmp_path):
   more = '--config.steps=3'
   train_and_evaluate(load(tmp_path), run)
   write(tmp_path, 'periodic(2)', 'periodic(4)')
-  for fields in ([], [more]):  # It is finished, or goes on.
+  for fields in ([], [more]):  # A finished run, or a longer one.
     with pytest.raises(ConfigError, match='the code of its method') as error:
       train_and_evaluate(load(tmp_path, *fields), run)
     assert str(error.value).endswith('--accept_changes, or --restart')
-  assert evaluate(run, 'last', 'test')[0] == 2  # Of whichever method.
+  assert evaluate(run, 'last', 'test')[0] == 2  # Any method may be evaluated.
   write(tmp_path, 'x=1.0', 'x=2.0')
   with pytest.raises(ConfigError, match=r'of its data has .*SHIFT; undo'):
     load(tmp_path) and evaluate(run, 'last', 'test')
@@ -180,7 +180,7 @@ def test_an_edit_that_mends_an_error_is_accepted(tmp_path):
   train_and_evaluate(load(tmp_path), run)
   write(tmp_path, 'periodic(2)', 'periodic(4)')
   more = load(tmp_path, '--config.steps=3')
-  (run / 'error.txt').write_text('Traceback')  # Of the last session.
+  (run / 'error.txt').write_text('Traceback')  # From the last session.
   assert train_and_evaluate(more, run)['steps'] == 3
 
 

@@ -1,4 +1,4 @@
-"""Models, data sets and tasks in files of their own, from start to end."""
+"""Models, data sets and tasks in users' files, from start to end."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_the_example_is_trained_resumed_exported_and_scored(
     ConfigError, match="'TwoLayers': this model is not registered here"
   ):
     ss.load(workdir)
-  run_command(['export', str(workdir), '--out=w.npz'])  # It needs no model.
+  run_command(['export', str(workdir), '--out=w.npz'])  # Needs no model.
   assert 'params/Dense_0/kernel' in np.load('w.npz')
   run_command(['evaluate', str(workdir), f'--config={RINGS}', '--split=test'])
   assert f'{summary["test_accuracy"]:.4f}' in capsys.readouterr().out
@@ -448,6 +448,6 @@ def test_an_augmentation_is_the_same_whenever_a_step_is_repeated():
   first = [batch['image'] for batch in data.batches([0, 1], 0, 9)]
   again = [batch['image'] for batch in data.batches([0, 1], 5, 9)]
   np.testing.assert_array_equal(first[5:], again)
-  assert len(np.unique(first)) > 20  # Of 8 examples: each epoch has its own.
+  assert len(np.unique(first)) > 20  # From 8 examples: each epoch differs.
   (scored,) = data.evaluation('validation', 4, [0, 1], 2)
   np.testing.assert_array_equal(scored['image'].reshape(8, 2)[:, 0] % 2, 0)

@@ -1,8 +1,8 @@
 """Mistakes in custom training loops end in one line, or do no harm.
 
-Each `mistake` is a loop of four workers as somebody writes it. The loop either
-works all the same, or ends in an error or a warning of one line that names the
-mistake and the way out.
+Each `mistake` is a training loop of four workers with a user's mistake. The
+loop either works all the same, or ends in a one-line error or warning that
+names the mistake and the way out.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ MISTAKES = []
 def mistake(line=None):
   """Adds a loop whose error or warning matches `line`.
 
-  A loop without a line is right all the same, and returns two trees that must
-  be equal to rounding.
+  A loop without a line is correct, and returns two trees that must be equal to
+  rounding.
   """
 
   def add(loop):
@@ -89,7 +89,7 @@ def batches(*leading):
 
 
 def train(*parts):
-  """Trains under vmap with these transformations; fits no line if it works."""
+  """Trains under vmap with these transformations; gives no line if it works."""
   tx = optax.chain(*parts)
   vmap(steps_of(tx=tx))(stacked(tx), batches(N, 8))
 
@@ -251,7 +251,7 @@ NOT_AGREED = '^the flag may differ between workers, '
 
 
 def large(grads, old, new):
-  """Returns a flag that nobody has voted on."""
+  """Returns a flag that no worker has voted on."""
   del old, new
   return optax.tree.norm(grads) > 1
 
@@ -353,7 +353,7 @@ def batch_statistics_are_averaged_beside_averaged_gradients():
 
 
 def decided(trigger, keep, **given):
-  """Returns what each worker decides by the state that `keep` returns."""
+  """Returns each worker's decision, from the state that `keep` returns."""
 
   def worker(grads):
     state = trigger.init(grads)
@@ -435,5 +435,5 @@ def test_a_mistake_in_a_custom_loop_is_named_in_one_line_or_harmless(
     return
   with pytest.raises(Exception) as error:  # noqa: PT011
     loop()  # A warning is an error here.
-  found = str(error.value).partition('\n----')[0]  # JAX adds a note.
+  found = str(error.value).partition('\n----')[0]  # JAX appends a note.
   assert re.search(line, found) and '\n' not in found

@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes, for clusters that are not here."""
+"""The recipes of docs/recipes, without their clusters."""
 
 import importlib.util
 import os
@@ -52,7 +52,7 @@ def slurm(script, task):
 @pytest.mark.parametrize(
   'recipe, change, devices',
   [
-    ('slurm.sh', ('', ''), [3]),  # Of the eight of its node.
+    ('slurm.sh', ('', ''), [3]),  # One of the eight GPUs of its node.
     ('slurm.sh', ('--gpus-per-node=8', '--gpus-per-task=1'), []),
     (
       'slurm.sh',
@@ -65,7 +65,7 @@ def slurm(script, task):
 def test_a_task_has_the_gpus_of_its_workers(
   recipe, change, devices, monkeypatch
 ):
-  """Nothing stands for all that the task can see."""
+  """An empty list means every GPU that the task can see."""
   script = (RECIPES / recipe).read_text().replace(*change)
   for name, value in slurm(script, task=11).items():
     monkeypatch.setenv(name, value)

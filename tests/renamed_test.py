@@ -1,4 +1,4 @@
-"""Old names end in one line with the new one, and old runs are read."""
+"""Old names end in one line with the new name, and old runs are read."""
 
 import re
 
@@ -86,11 +86,11 @@ def test_a_name_of_a_users_own_method_stays(method, tmp_path):
 
 
 def test_a_config_of_a_users_own_keeps_its_names(tmp_path):
-  """A `Recorder` writes what it is given."""
+  """A `Recorder` writes its input unchanged."""
   own = {'workers': 4, 'sync': {'method': 'mine'}, 'cluster': 'a100'}
   records.write_config(tmp_path, own)
   assert records.read_config(tmp_path) == own
 
 
 OLD = {new: old for old, new in renamed.NAMES.items()}
-del OLD['optimizer_state']  # As a field it always had this name.
+del OLD['optimizer_state']  # The field always had this name.

@@ -1,8 +1,8 @@
 """Public reports of other projects, each with the test that keeps us from it.
 
-A report tells of a situation that users of this field come into. Before each
-release, ten more are looked for, tried here, and added: with the repository,
-the number of the issue or pull request, the test, and the situation in our own
+A report describes a situation that users of this field meet. Before each
+release, ten more are collected, tried here, and added: with the repository, the
+number of the issue or pull request, the test, and the situation in our own
 words. No code or sentence of a report is copied.
 """
 
@@ -13,7 +13,7 @@ from tests.support.session import ROOT
 REPORTS = """
 jax-ml/jax 30073 tests/cluster/join_test.py
   test_a_process_joins_or_ends_in_one_line
-  A shell on a node of Slurm has a part of the variables of its job.
+  A shell on a node of Slurm has some of the variables of its job.
 kubernetes-client/python 1331 tests/cluster/join_test.py
   test_a_process_joins_or_ends_in_one_line
   A scheduler's client raises an error of its own while it is detected.

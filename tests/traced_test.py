@@ -1,4 +1,4 @@
-"""Programs that JAX has traced have the same form to us in all its releases."""
+"""Programs that JAX has traced have the same form in all its releases."""
 
 import jax
 from jax import lax
@@ -21,7 +21,7 @@ passed.defvjp(lambda x: (2 * x, None), lambda _, g: (g,))
 
 
 def nested(x, *, table=TABLE, slope=0.5):
-  """All that can hold a program: calls, branches, loops, derivatives."""
+  """Everything that can hold a program: calls, branches, loops, derivatives."""
   x = jax.jit(lambda x: x + table)(passed(x))
   x = lax.cond(x[0] > 0, jnp.sin, lambda x: slope * x, x)
   x, _ = lax.scan(lambda x, y: (jax.nn.relu(x) + y, None), x, table[:3])

@@ -1,6 +1,6 @@
-"""The benchmarks run: each once, as small as it goes. No figure is judged.
+"""Runs each benchmark once, as small as possible. No figure is judged.
 
-Not time_to_accuracy as a whole: seven processes, a minute at the least.
+time_to_accuracy does not run as a whole: it needs seven processes and a minute.
 """
 
 import json

@@ -14,7 +14,7 @@ from tests.support import emulated, live_runs
 
 def commands():
   for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
-    with contextlib.suppress(OSError):  # It has just ended.
+    with contextlib.suppress(OSError):  # The process has just ended.
       yield path.read_bytes().split(b'\0')
 
 

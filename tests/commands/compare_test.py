@@ -1,4 +1,4 @@
-"""`selsync compare`: what it runs, what it chooses, and what it writes."""
+"""`selsync compare`: its runs, its choices, and its output."""
 
 import contextlib
 import csv
@@ -234,7 +234,7 @@ def test_the_table_is_inserted_between_markers(compared, readme):
 def test_compare_in_python_returns_what_the_command_writes(
   compared, data_dir, tmp_path, capsys
 ):
-  """The runs are finished, as a process of theirs would take long."""
+  """The runs are trained beforehand; training in a process takes long."""
   out = shutil.copytree(compared[0], tmp_path / 'copy')
   given = [
     flag.removeprefix('--config.').split('=')
@@ -267,7 +267,7 @@ def test_an_interrupted_run_resumes_and_a_finished_one_stays(
   out = shutil.copytree(compared[0], tmp_path / 'again')
   cut, whole = out / BSP / 'seed0', out / SELSYNC / 'seed0'
   lines = (cut / 'metrics.jsonl').read_text().splitlines()
-  (cut / 'summary.json').unlink()  # As a run that was killed at step 3.
+  (cut / 'summary.json').unlink()  # Like a run killed at step 3.
   shutil.rmtree(cut / 'checkpoints' / '4')
   (cut / 'metrics.jsonl').write_text('\n'.join(lines[:3]) + '\n' + lines[3][:9])
   stamp = (whole / 'summary.json').stat().st_mtime_ns
@@ -347,7 +347,7 @@ def test_a_simulation_compares_methods_of_both_kinds_on_one_clock(
   assert float(asp['virtual seconds']) < float(bsp['virtual seconds'])
   assert asp['LSSR'] == '–' and float(bsp['LSSR']) == 0
   assert (tmp_path / 'plots' / 'staleness.png').exists()
-  command.main(flags, run=pytest.fail)  # All is done.
+  command.main(flags, run=pytest.fail)  # Nothing is left to run.
 
 
 def test_a_simulation_compares_every_method_unless_some_are_named(tmp_path):
@@ -421,7 +421,7 @@ def test_a_method_that_was_edited_is_trained_again_and_no_other(
     file.write_text(OWN.replace('every(2)', f'every({period})'))
 
   def run_all(edited=None):
-    """Leaves of a run the files by which it is known to be finished."""
+    """Writes the files by which a run is known to be finished."""
 
     def run(trial):
       if edited:
@@ -453,14 +453,14 @@ def test_a_method_that_was_edited_is_trained_again_and_no_other(
     == 1
   )
   (moved.with_suffix('') / fingerprint.FINGERPRINT).unlink()
-  run_all()  # A run of an earlier version has nothing to compare.
+  run_all()  # An earlier version's run has nothing to compare.
   assert trained == ['fast', 'slow', 'slow']
   shutil.rmtree(moved.with_suffix(''))
   with pytest.raises(RunError, match=r'slow, while runs were tr'):
     run_all(edited=400)
 
 
-@pytest.mark.slow  # Its processes import all that a run needs.
+@pytest.mark.slow  # Its processes import a whole run.
 def test_the_processes_of_a_comparison_import_the_neighbor_of_its_config(
   tmp_path,
 ):

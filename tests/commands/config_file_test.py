@@ -129,7 +129,7 @@ def test_a_value_is_refused_in_one_line_or_the_first_step_is_finite(
 def test_a_config_file_imports_its_neighbor_from_any_folder(
   tmp_path, monkeypatch
 ):
-  """Not another module of that name, and not in place of a library."""
+  """The neighbor is not another module of that name, and hides no library."""
   for folder, steps in (('one', 1), ('other', 2), ('here', 3)):
     (tmp_path / folder).mkdir()
     (tmp_path / folder / 'neighbor.py').write_text(f'STEPS = {steps}\n')
@@ -154,7 +154,7 @@ def test_a_config_file_imports_its_neighbor_from_any_folder(
 def test_a_library_below_the_folder_of_a_config_is_imported_once(
   tmp_path, monkeypatch
 ):
-  """As where a virtual environment lies beside the config."""
+  """For example, a virtual environment may lie beside the config."""
   library = tmp_path / 'venv' / 'site-packages'
   library.mkdir(parents=True)
   (library / 'some_library.py').write_text('')

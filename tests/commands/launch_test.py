@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import live_runs
 
-# `selsync launch` that stops the others soon after one has failed.
+# `selsync launch` that stops the other processes soon after one has failed.
 IMPATIENT = (
   sys.executable,
   '-c',
@@ -138,7 +138,7 @@ def test_it_gives_islands_names_and_the_invitation_of_one_meeting_point():
 
 
 def test_it_ends_all_islands_when_one_fails_before_they_have_met():
-  """However few may go on later."""
+  """Even if fewer islands may continue later."""
   code = (
     'import os, sys, time; '
     'time.sleep(60 * (os.environ["SELSYNC_ISLAND"] != "island1")); sys.exit(7)'

@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 LINES = pathlib.Path(__file__).with_name('mistakes.txt')
-# What a command is given before the arguments of a case.
+# Arguments of each command before the arguments of a case.
 DEFAULTS = {
   'compare': '--methods=selsync,bsp --seeds=1',
   'simulate': '--config.steps=300',
@@ -20,7 +20,7 @@ QUICK = '--config.data.backend=numpy --config.mapper=vmap'
 
 
 def case(text):
-  """A parameter; what an asynchronous simulation refuses is slow."""
+  """A parameter; mistakes found by an asynchronous simulation are slow."""
   command, line = text.split(' => ')
   marks = [pytest.mark.slow] if ':asp ' in command and 'simu' in command else []
   return pytest.param(command, line, id=command, marks=marks)

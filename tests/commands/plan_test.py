@@ -1,4 +1,4 @@
-"""`selsync plan`: what it prints, and what it refuses."""
+"""`selsync plan`: its output, and its refusals."""
 
 import math
 import pathlib
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def write_config(folder, **fields):
-  """That of a run with some fields."""
+  """The plan's config: a run with some fields."""
   records.write_config(
     folder, {'workers': 4, 'sync': {'method': 'bsp'}, **fields}
   )
@@ -145,14 +145,14 @@ def test_devices_of_a_mesh_share_the_batch(
 
 def test_a_run_without_an_lssr_is_refused_in_one_line(tmp_path, refused):
   summary = recorded.summary(4)
-  del summary['lssr']  # As an asynchronous method leaves it.
+  del summary['lssr']  # Like an asynchronous method's.
   records.write(tmp_path, records.SUMMARY, summary)
   line = f'plan: --run={tmp_path}: an asynchronous run has no LSSR'
   assert refused('plan', f'--run={tmp_path}', '--bandwidth=1Gbit') == line
 
 
 def test_a_run_of_another_model_is_refused_in_one_line(tmp_path, refused):
-  """That of a loop of one's own, and that of another config."""
+  """Runs of a custom training loop, and runs of another config."""
   records.write(tmp_path, records.SUMMARY, recorded.summary(4))
   for about in ({}, {'model': {'name': 'gpt'}}):
     write_config(tmp_path, **about)
@@ -164,7 +164,7 @@ def test_a_run_of_another_model_is_refused_in_one_line(tmp_path, refused):
 
 @pytest.mark.slow
 def test_any_model_can_be_planned_from_two_figures(capsys, tmp_path):
-  """As in Python; nothing is measured."""
+  """Python can plan, too; nothing is measured."""
   records.write(tmp_path, records.SUMMARY, recorded.summary(4, lssr=0.75))
   write_config(tmp_path)
   own = ['plan', '--parameters=12.5M', '--step=200ms', '--workers=8']
@@ -180,7 +180,7 @@ def test_any_model_can_be_planned_from_two_figures(capsys, tmp_path):
   costs = ss.plan(params, step_seconds=0.2, workers=8)
   cells = re.findall(r'^(\w+) .* (\d+\.\d\d) +\d+\.\d\d *$', outputs[0], re.M)
   steps = {name: float(step) for name, step in cells}
-  del steps['power_sgd']  # It compresses matrices alone.
+  del steps['power_sgd']  # It compresses only matrices.
   assert {name: 1e3 * costs[name].step for name in steps} == pytest.approx(
     steps, abs=0.02
   )

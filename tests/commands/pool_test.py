@@ -1,4 +1,4 @@
-"""The processes of a comparison: what each leaves, and how they end."""
+"""The processes of a comparison: their output, and how they end."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ from tests.support import live_runs
 def one_trial(out, rate, *flags, code=''):
   """A short run of BSP, which starts without TensorFlow.
 
-  Its config file runs the code, if there is some.
+  If there is code, its config file runs the code.
   """
   (trial,) = trials.list_trials(
     'digits',
@@ -90,13 +90,13 @@ def test_a_trial_ends_and_can_resume_if_what_forks_is_killed(tmp_path):
     pool.Processes(1) as processes,
   ):
     processes.run(trial, kill)
-  workdir.wait(trial.workdir)  # It saves what it has.
+  workdir.wait(trial.workdir)  # The trial saves its state.
   assert 'stopped by a signal after step' in log.read_text()
 
 
 @pytest.mark.slow
 def test_a_trial_that_diverges_leaves_no_summary(tmp_path):
-  """Its line is the last: libraries print nothing as the process ends."""
+  """The trial's line is the last: libraries print nothing at the exit."""
   code = 'import atexit\natexit.register(print, "goodbye")'
   trial = one_trial(tmp_path, 1e20, code=code)
   with pool.Processes(1) as processes:
@@ -109,7 +109,7 @@ def test_a_trial_that_diverges_leaves_no_summary(tmp_path):
 def test_after_a_signal_no_trial_begins_and_the_comparison_is_resumable(
   tmp_path,
 ):
-  """The trial that ran may have finished all the same, with code 0."""
+  """The running trial may still have finished, with code 0."""
   trial = one_trial(tmp_path, 0.1)
   processes = pool.Processes(1)
   assert not processes.signal(signal.SIGINT)
@@ -123,7 +123,7 @@ def test_after_a_signal_no_trial_begins_and_the_comparison_is_resumable(
 
 @pytest.mark.slow
 def test_a_trial_that_a_signal_kills_as_it_begins_is_resumable(tmp_path):
-  """No handler is there yet, as a config file may install the default one."""
+  """No handler is installed yet; a config file may install the default one."""
   code = (
     'import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n'
     'print("began", flush=True)\ntime.sleep(1000)'
@@ -144,7 +144,7 @@ def test_a_trial_that_a_signal_kills_as_it_begins_is_resumable(tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_to_all_processes_at_once_lets_the_trials_save(tmp_path):
-  """As a supervisor sends it that knows all processes of its job."""
+  """Like a signal from a supervisor that knows all processes of its job."""
   trial = one_trial(tmp_path, 0.1, '--config.steps=1000000')
   _, *fields = trial.flags
   child = live_runs.start(
@@ -162,7 +162,7 @@ def test_a_signal_to_all_processes_at_once_lets_the_trials_save(tmp_path):
 
 
 def descendants(pid):
-  """The ids of all processes that a process has started, and they in turn."""
+  """The ids of a process's descendants."""
   for file in pathlib.Path(f'/proc/{pid}/task').glob('*/children'):
     for child in map(int, file.read_text().split()):
       yield child
@@ -180,7 +180,7 @@ def test_a_trial_that_has_done_enough_is_stopped_and_can_resume(tmp_path):
 
 @pytest.mark.slow
 def test_jobs_run_at_a_time_and_one_that_fails_ends_the_others(tmp_path):
-  """The second fails once the first has logged a step; the third never runs."""
+  """The second trial fails once the first logs a step; the third never runs."""
   queue = [
     one_trial(tmp_path / name, 0.1, '--config.steps=1000000') for name in 'abc'
   ]

@@ -1,4 +1,4 @@
-"""`selsync report`: what it writes, and how it refuses."""
+"""`selsync report`: its page, and its refusals."""
 
 import pytest
 

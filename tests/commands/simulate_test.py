@@ -30,7 +30,7 @@ def test_a_cluster_of_the_command_line_is_simulated(tmp_path, capsys):
   )
   summary = json.loads((tmp_path / 'summary.json').read_text())
   # The fast worker's steps end at 1, 2, 5, 9, 13, 17 and 21 seconds, the slow
-  # one's at 4, 8, 12, 16 and 20. The fast one has waited 2 + 4 x 3 seconds.
+  # worker's at 4, 8, 12, 16 and 20. The fast worker waited 2 + 4 x 3 seconds.
   assert summary['virtual_seconds'] == 21
   assert summary['waited'] == 14 / 2
   assert 'virtual seconds' in capsys.readouterr().out

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.terminal import on_terminal
 
-# What must make no difference to a run, twice. In the columns of `SESSIONS`,
-# any two of them occur with all four pairs of their values.
+# Settings that must make no difference to a run, with two values each. In the
+# columns of `SESSIONS`, any two of them occur with all four pairs of values.
 SURROUNDINGS = {
   'output': ('pipe', 'terminal'),
   'folder': ('here', 'there'),
@@ -33,7 +33,7 @@ def test_the_sessions_have_every_pair():
     assert len({(row[one], row[other]) for row in SESSIONS}) == 4
 
 
-@pytest.mark.slow  # Six processes that train a step, and one that evaluates.
+@pytest.mark.slow  # Six processes train a step, and another one evaluates.
 def test_a_run_resumes_on_any_terminal_or_none_in_any_locale_and_folder(
   tmp_path,
 ):
@@ -48,7 +48,7 @@ def test_a_run_resumes_on_any_terminal_or_none_in_any_locale_and_folder(
 
 
 def run(command, row, tmp_path):
-  """What a command prints in the surroundings of a session."""
+  """The output of a command in the surroundings of a session."""
   pairs = zip(SURROUNDINGS.items(), row, strict=True)
   chosen = {name: values[int(index)] for (name, values), index in pairs}
   output, folder = chosen.pop('output'), tmp_path / chosen.pop('folder')

@@ -1,4 +1,4 @@
-"""`python train.py`, as a user runs it."""
+"""`python train.py`, run like a user runs it."""
 
 import argparse
 import json
@@ -70,7 +70,7 @@ def test_train_in_python_returns_what_the_run_recorded(
 def test_train_in_python_says_before_any_work_what_this_process_cannot_do(
   fields, processes, start, end, tmp_path, monkeypatch
 ):
-  """It has 16 devices."""
+  """This process has 16 devices."""
   monkeypatch.setattr(distributed.global_state, 'num_processes', processes)
   with pytest.raises(ConfigError) as error:
     ss.train('digits', tmp_path / 'run', fields=fields)
@@ -114,7 +114,7 @@ def test_a_step_synchronizes_just_when_a_worker_reaches_delta(short_run):
   config = json.loads((short_run.workdir / 'config.json').read_text())
   first, *rows = read(short_run.workdir)[1]
   changes = history.read(short_run.workdir).changes[1:]
-  assert first['synced'] and first['relative_change'] is None  # Infinite.
+  assert first['synced'] and first['relative_change'] is None  # It is infinite.
   for row, change in zip(rows, changes, strict=True):
     assert row['relative_change'] == change.max()
     assert row['synced'] == (row['relative_change'] >= config['sync']['delta'])
@@ -227,7 +227,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
 
 
 def test_a_workdir_whose_name_is_not_utf_8_is_refused_before_any_work(tmp_path):
-  workdir = tmp_path / 'run\udcff'  # As Python reads the byte 0xff.
+  workdir = tmp_path / 'run\udcff'  # Python's form of the byte 0xff.
   with pytest.raises(ConfigError) as error:
     command.main([f'--workdir={workdir}'])
   rule = 'must be UTF-8, which orbax needs'
@@ -247,7 +247,7 @@ def test_a_workdir_that_cannot_be_written_is_refused_in_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_a_gradient_that_is_not_finite_stops_the_run_and_says_where(tmp_path):
-  """By a process; replicas_test.py has other kinds."""
+  """This test is for a process; replicas_test.py has other kinds of runs."""
   done = train(
     f'--workdir={tmp_path}',
     '--config.optimizer.learning_rate=1e20',

@@ -1,4 +1,4 @@
-"""Which runs a comparison has, and what they are called."""
+"""The runs of a comparison, and their names."""
 
 import pathlib
 

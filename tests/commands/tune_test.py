@@ -1,4 +1,4 @@
-"""`selsync tune`: what it tries, what it writes, and what it refuses."""
+"""`selsync tune`: its trials, its output, and its refusals."""
 
 import contextlib
 import io
@@ -193,7 +193,7 @@ def test_a_search_for_something_else_is_refused(tuned, tmp_path):
   loss = history.read(out / 'bsp-lr0.05' / 'seed0').outcome['validation_loss']
   others = {
     '--config.seed=1': 'seed 0, not 1',
-    # In the words of the objective, which have four digits, it is the same.
+    # The objective's text has four digits, so it is the same there.
     f'--target={loss + 1e-9}': 'target and budget .*',
   }
   for other, what in others.items():
@@ -222,7 +222,7 @@ def test_equal_trials_take_turns_and_train_once(tmp_path):
 
 
 def interrupt(out):
-  """Makes the last trial of BSP one under way; returns its run's folder."""
+  """Leaves the last trial of BSP unfinished; returns its run's folder."""
   with contextlib.closing(sqlite3.connect(out / 'tune.db')) as database:
     of_bsp = 'from trials natural join studies where study_name = "bsp"'
     ((last,),) = database.execute(f'select max(trial_id) {of_bsp}').fetchall()
@@ -298,7 +298,7 @@ def test_the_best_score_within_a_budget(tmp_path):
 
 @pytest.mark.slow
 def test_the_recipe_is_the_same_config_from_any_folder(tmp_path, monkeypatch):
-  """A config of the working directory may have the name of one of our own."""
+  """A config in the working directory may have the name of one of ours."""
   own = tmp_path / 'configs' / 'hyperplane.py'
   own.parent.mkdir()
   own.write_text(
@@ -314,7 +314,7 @@ def test_the_recipe_is_the_same_config_from_any_folder(tmp_path, monkeypatch):
   recipe.write_text(candidates.recipe(trial, 'the best'))
   monkeypatch.chdir('/')
   assert config_file.load(str(recipe), []) == trial.config
-  (trial,) = candidates.trials('local_sgd', {}, 1, 1)  # Of our own.
+  (trial,) = candidates.trials('local_sgd', {}, 1, 1)  # Our own config.
   assert "load('hyperplane:local_sgd', " in candidates.recipe(trial, 'the best')
 
 
@@ -379,7 +379,7 @@ def test_a_field_for_all_may_be_one_that_bsp_lacks(tmp_path):
 
 
 def test_bsp_may_have_the_optimizer_of_a_method(tmp_path):
-  """It averages no parameters, so nothing of such averages is chosen."""
+  """BSP averages no parameters, so no field of such averages is chosen."""
   path = tmp_path / 'space.toml'
   path.write_text('[all]\n"sync.wire" = ["float32", "int8"]\n')
   adam = 'optimizer.name=adam+optimizer.momentum=None'
@@ -413,7 +413,7 @@ def test_a_section_of_another_method_is_refused(tmp_path, refused):
 
 @pytest.mark.slow
 def test_a_search_that_is_killed_repeats_nothing(tuned, tmp_path):
-  """Processes that are stopped early leave the same as runs to the end."""
+  """Processes that are stopped early write the same as complete runs."""
   out = tmp_path / 'killed'
   command = [sys.executable, '-m', 'selsync_jax', 'tune', *FLAGS]
   command.append(f'--out={out}')
@@ -459,7 +459,7 @@ def _processes_of(parent, word):
 
 
 def test_a_config_whose_own_method_can_not_be_is_refused_at_once(tmp_path):
-  """It is trained beside the recipe, when all trials have ended."""
+  """The method is trained beside the recipe, when all trials have ended."""
   file = tmp_path / 'late.py'
   file.write_text(
     'from selsync_jax.configs import hyperplane\n\n\n'

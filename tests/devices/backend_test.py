@@ -1,4 +1,4 @@
-"""JAX where it cannot start, in processes of their own."""
+"""JAX where it cannot start, in separate processes."""
 
 import ctypes
 import os
@@ -98,7 +98,7 @@ def test_a_device_that_jax_has_not_started_on_is_refused():
 
 
 def test_a_fall_back_to_the_cpu_is_reported(tmp_path):
-  # An installed plugin that cannot start, as one without its driver.
+  # An installed plugin that cannot start, like one without its driver.
   (tmp_path / 'no_driver.py').write_text('def initialize(): 1 / 0\n')
   info = tmp_path / 'no_driver-1.dist-info'
   info.mkdir()
@@ -153,5 +153,5 @@ def test_a_run_without_jax_ends_before_it_has_a_folder(name, value, tmp_path):
 )
 def test_memory_that_was_freed_is_there_for_the_next_step_on_a_cpu():
   done = live_runs.run(sys.executable, '-c', FAULTS, env=os.environ)
-  fresh = 20 * 40 * (4 << 20) // resource.getpagesize()  # If each were new.
+  fresh = 20 * 40 * (4 << 20) // resource.getpagesize()  # If all were new.
   assert int(done.stdout) < fresh / 4, done.stderr

@@ -1,4 +1,4 @@
-"""What `make check-docs` finds in a page."""
+"""The mistakes that `make check-docs` finds in a page."""
 
 import runpy
 

@@ -1,4 +1,4 @@
-"""What README and docs tell a reader to type, done as it stands there."""
+"""Runs the commands of README and docs as they stand there."""
 
 import pathlib
 import re
@@ -29,9 +29,9 @@ FEW_STEPS = ('--config.steps=6', '--config.schedule.warmup_epochs=0.0')
 
 
 def run_train(arguments, data_dir):
-  """What `train` does, on the devices of this process, in a few steps.
+  """Does the work of `train`, on the devices of this process, in a few steps.
 
-  But for the report at the end, which would be most of the time.
+  It skips the report at the end, which would take most of the time.
   """
   fields = [*FEW_STEPS, f'--config.data.dir={data_dir}']
   options = train.parse([*arguments, *fields])
@@ -61,7 +61,7 @@ def run_main(main, *short):
 
 
 def run_weights(main):
-  """Runs a command on a run, which is trained if it is not there."""
+  """Runs a command on a run, which is trained if it does not exist."""
 
   def run(arguments, data_dir):
     workdir, *_ = arguments
@@ -109,13 +109,13 @@ def run_tune(arguments, data_dir):
     train_and_evaluate(trial.config, trial.workdir)
 
   short = ('--trials=1', '--seeds=1', '--step=5ms', '--config.mapper=vmap')
-  short += ('--target=0.01',)  # So few steps reach no other for sure.
-  short += ('--jobs=1',)  # Orbax does not expect two runs in one process.
+  short += ('--target=0.01',)  # So few steps surely reach only this.
+  short += ('--jobs=1',)  # Orbax expects one run per process.
   fields = [*short, *FEW_STEPS, f'--config.data.dir={data_dir}']
   tune.main([*arguments, *fields], run)
 
 
-# On the devices that are there.
+# On the available devices.
 BRIEFLY = ('--steps=5', '--config.mapper=vmap', '--config.data.dir={data_dir}')
 RUN_COMMAND = {
   ('train.py',): run_train,
@@ -137,7 +137,7 @@ RUN_COMMAND = {
 
 @pytest.fixture(autouse=True)
 def definitions_of_pages():
-  """What the config of a page registers is gone after the test."""
+  """Forgets a page's registrations after the test."""
   with own_code.forgotten():
     yield
 
@@ -153,7 +153,7 @@ def clone(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def ran():
-  """Commands that have been run: pages repeat each other."""
+  """Commands that have already run, because pages repeat each other."""
   return set()
 
 
@@ -170,7 +170,7 @@ def split(command):
 
 def python_commands(page):
   for command in commands(page):
-    # install_test.py runs those without a checkout.
+    # install_test.py runs the commands that need no checkout.
     others = 'git', 'cd', 'make', 'pip', '.venv/bin/pip', 'python', 'selsync'
     if command[0] not in others:
       yield split(command)
@@ -198,6 +198,6 @@ def run_once(name, arguments, data_dir, ran):
 @pytest.mark.parametrize('page', PAGES)
 def test_every_command_of_a_page_runs(page, clone, data_dir, ran, monkeypatch):
   monkeypatch.chdir(clone)
-  first = ('train.py',), []  # The README begins with it.
+  first = ('train.py',), []  # The README starts with it.
   for name, arguments in [first, *python_commands(page)]:
     run_once(name, arguments, data_dir, ran)

@@ -1,4 +1,4 @@
-"""What README and docs name is there: extras, links, pictures."""
+"""Extras, links and pictures in README and docs exist."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ def test_the_extras_that_are_named_exist():
 
 
 def anchors(path):
-  """What GitHub calls the headings of a page."""
+  """GitHub's anchors for the headings of a page."""
   for heading in re.findall(r'^#+ (.*)$', path.read_text(), re.M):
     plain = re.sub(r'[^\w\- ]', '', heading.lower())
     yield plain.replace(' ', '-')

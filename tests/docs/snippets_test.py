@@ -1,4 +1,4 @@
-"""What README and docs tell a reader to write, run as it stands there."""
+"""Runs the snippets of README and docs as they stand there."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SNIPPETS = {
   for line, text in blocks(page, 'python')
 }
 
-# Those that train a run.
+# The snippets that train a run.
 RUNS = {p: text for p, text in SNIPPETS.items() if 'run = ss.train(' in text}
 QUICK = {p: text for p, text in SNIPPETS.items() if p not in RUNS}
 # Appended to a loop that has made its state.
@@ -39,8 +39,8 @@ LOOPS = {
   if 'jax.random.fold_in' in text
 }
 
-# Runs snippets on four devices, each in names of its own; says what they print.
-# A run's page is not drawn, which train_test.py does.
+# Runs snippets on four devices, each in its own namespace, and returns their
+# output. The page of a run is not drawn; train_test.py does that.
 SAY = """
 import contextlib, io, json, sys, traceback, types
 sys.modules['selsync_jax.report.run_page'] = types.SimpleNamespace(
@@ -61,7 +61,7 @@ print(json.dumps(said))
 
 @pytest.fixture(scope='module')
 def printed(short_run, tmp_path_factory):
-  """What `QUICK` and `LOOPS` print, in a folder with a short run."""
+  """The output of `QUICK` and `LOOPS`, in a folder with a short run."""
   folder = tmp_path_factory.mktemp('reader')
   (folder / 'runs').mkdir()
   (folder / 'runs' / 'digits-selsync').symlink_to(short_run.workdir)
@@ -70,18 +70,18 @@ def printed(short_run, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def said(printed):
-  """What each of the quick snippets prints."""
+  """The output of each quick snippet."""
   return {place: printed[place] for place in QUICK}
 
 
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
-  """What each of the snippets that train prints."""
+  """The output of each snippet that trains."""
   return say(RUNS, tmp_path_factory.mktemp('trains'), '-W', 'error')
 
 
 def say(snippets, folder, *flags):
-  """What each of these snippets prints."""
+  """The output of each of these snippets."""
   done = live_runs.run(
     *(sys.executable, *flags, '-c', SAY),
     cwd=folder,
@@ -174,7 +174,7 @@ def test_loops_on_islands_find_the_weights(said):
 def test_the_hook_for_tunix_trains_there():
   pytest.importorskip('tunix', reason='needs the extra reference')
   ((_, text),) = blocks('docs/islands.md', 'py')
-  # Its libraries warn of each other.
+  # Its libraries warn about each other.
   done = live_runs.run(
     *(sys.executable, '-c', text), env=os.environ | {'PYTHONWARNINGS': ''}
   )
@@ -202,7 +202,7 @@ def test_a_fine_tuned_run_says_what_its_weights_are(runs):
   assert ' '.join(lines) in runs[page]
 
 
-# An import hook that stands for an environment with jax and optax alone.
+# An import hook that simulates an environment with only jax and optax.
 WITHOUT = """
 import sys
 

@@ -1,4 +1,4 @@
-"""A method that somebody wrote in a file of their own, from start to end."""
+"""A custom method in a user's own file, from start to end."""
 
 import pathlib
 import textwrap
@@ -35,7 +35,7 @@ CONFIG = """
 
 @pytest.fixture
 def config_file(tmp_path, monkeypatch, perceptron):
-  """The file, in a folder where nobody looks for it; forgotten afterwards."""
+  """The file, in a folder outside the search path; forgotten afterwards."""
   del perceptron
   path = tmp_path / 'mine.py'
   path.write_text(textwrap.dedent(CONFIG))

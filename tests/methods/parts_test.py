@@ -43,14 +43,14 @@ PERIODIC = {
 }
 
 
-# By flags of `config.sync`: the parts of local SGD that they change.
+# By flags of `config.sync`: the changed parts of local SGD.
 CHANGED = {
   '': {},
   'period=3': {'trigger': 'every(3)'},
   'trigger.k=3': {'trigger': 'every(3)'},
   'trigger=None': {},
   'trigger=max_interval trigger.k=5': {'trigger': 'max_interval(5)'},
-  # In any order; a text that is no number is a name.
+  # In any order; a text that is not a number is a name.
   'trigger.k=5 trigger=every': {'trigger': 'every(5)'},
   'trigger=any_of trigger.change=selsync trigger.change.delta=0.5 '
   'trigger.bound=max_interval trigger.bound.k=9': {

@@ -16,8 +16,8 @@ TAU = 1e-3
 
 
 def adaptive(moves, rate, second_moment, b1, b2, start):
-  """Algorithm 2 of Reddi et al., with the bias of moments corrected."""
-  x, m, v = 0.0, -start, start  # Gradients of an optimizer point uphill.
+  """Algorithm 2 of Reddi et al., with bias correction of the moments."""
+  x, m, v = 0.0, -start, start  # An optimizer's gradients point uphill.
   for t, delta in enumerate(moves.mean(axis=1), 1):
     m = b1 * m + (1 - b1) * delta
     v = second_moment(v, delta**2)
@@ -27,7 +27,7 @@ def adaptive(moves, rate, second_moment, b1, b2, start):
 
 
 def trained(method, moves):
-  """The parameters that each round leaves, [ROUNDS, N, SIZE]."""
+  """The parameters after each round, [ROUNDS, N, SIZE]."""
   averager = methods.create_strategy(method, CONTEXT).averager
   moves = {'params': moves.astype(np.float32)}
   left, _ = rounds.run(averager, {'params': jnp.zeros(SIZE)}, moves)
@@ -45,7 +45,7 @@ def test_the_server_takes_the_published_steps(
   method, rate, second_moment, start
 ):
   moves = np.random.default_rng(0).normal(size=(ROUNDS, N, SIZE)) / 100
-  moves[10:] /= 10  # Where Yogi's second moment falls slower than Adam's.
+  moves[10:] /= 10  # Yogi's second moment falls more slowly than Adam's.
   expected = adaptive(moves, rate, second_moment, 0.9, 0.99, start)
   for found, x in zip(trained(method, moves), expected, strict=True):
     np.testing.assert_allclose(found, np.tile(x, (N, 1)), atol=1e-5)

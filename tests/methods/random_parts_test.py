@@ -23,7 +23,7 @@ CONTEXT = methods.Context(steps_per_epoch=8, seed=0)
 SGD = {'name': 'sgd', 'learning_rate': 0.5}
 ADAM = {'name': 'adam', 'learning_rate': 0.01}
 
-# By part, the fields that are set: values to draw from, or a kind of part.
+# By part, the fields to set: values to draw from, or a kind of part.
 FIELDS: dict[str, dict[str, Any]] = {
   'every': {'k': (1, 2)},
   'post_local': {'switch': (0, 2), 'k': (1, 3)},
@@ -54,12 +54,12 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 def flags(rng, kind, path, depth=0):
-  """The flags of a random part, and of the parts that it holds."""
+  """The flags of a random part, and of the parts inside it."""
 
   def holds(name):
     return any(isinstance(values, str) for values in own(name).values())
 
-  def own(name):  # Policies have names of averagers; these need no fields.
+  def own(name):  # Policies share averagers' names and have no fields.
     return {} if kind == 'optimizer_state' else FIELDS.get(name, {})
 
   names = [
@@ -100,7 +100,7 @@ OPTIMIZER = optax.sgd(0.05, momentum=0.5)
 
 
 def start(method, given):
-  """The strategy, and the state before the first step, as a run makes them."""
+  """The strategy and the state before the first step, made like in a run."""
   config = config_file.load(f'configs/digits.py:{method}', given)
   with config_errors('sync'):
     strategy = methods.create_strategy(context=CONTEXT, **config.sync.to_dict())

@@ -1,4 +1,4 @@
-"""Attention by itself; `reference_test` compares it with PyTorch's."""
+"""Attention alone; `reference_test` compares it with PyTorch's."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def test_rotary_products_depend_only_on_the_distance():
 
 
 def test_the_fused_kernel_is_asked_for_the_same():
-  # Elsewhere than on a GPU there is only XLA's implementation of the same call.
+  # Without a GPU there is only XLA's implementation of the same call.
   rng = np.random.default_rng(0)
   query, key, value = rng.normal(size=(3, 2, 7, 3, 8)).astype(np.float32)
   weights, result = jax.jit(
@@ -79,4 +79,4 @@ def test_activations_that_are_computed_again_change_no_gradient():
   flops, fewer = (
     step.lower(variables).cost_analysis()['flops'] for step in (again, once)
   )
-  assert flops > 1.2 * fewer  # A forward pass, of three.
+  assert flops > 1.2 * fewer  # One forward pass more.

@@ -1,4 +1,4 @@
-"""Modules of flax nnx as the package sees them, next to those of linen."""
+"""The package's view of flax nnx modules, next to linen modules."""
 
 from flax import nnx, traverse_util
 import jax
@@ -13,7 +13,7 @@ class Calls(nnx.Variable):
 
 
 class Net(nnx.Module):
-  """What a module may be made of."""
+  """The possible children of a module."""
 
   def __init__(self, outputs, *, width=4, rngs):
     self.layers = nnx.List(

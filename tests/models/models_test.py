@@ -115,7 +115,7 @@ def test_initial_kernels_have_the_published_standard_deviation(
   if name == 'alexnet':
     x = example((64, 64, 3))
 
-  @jax.jit  # Compiles only what is returned.
+  @jax.jit  # Compiles only the computation of the result.
   def init(key):
     params = model.init(key, x, train=False)['params']
     for module in scope:

@@ -50,7 +50,7 @@ def test_top_1_and_top_5_accuracy_count_labels_among_the_best_scores(classes):
 
 
 class Unchanged(nn.Module):
-  """A model whose inputs are its scores."""
+  """A model that returns its inputs as scores."""
 
   def __call__(self, x, train):
     return x
@@ -180,7 +180,7 @@ def test_masked_segments_change_neither_loss_nor_gradient():
 
 
 def padded_text(rng):
-  """Text with tokens that do not count, among them all of one segment."""
+  """Text with tokens that do not count, including one whole segment."""
   batch = text(rng)
   counted = rng.random(batch['targets'].shape) < 0.6
   counted[3] = False
@@ -324,7 +324,7 @@ class Policy:
 
 
 def test_a_program_has_the_same_digest_in_every_process(monkeypatch):
-  """On a terminal JAX colors programs; the order of a set differs by chance."""
+  """JAX colors programs on a terminal; the order of a set differs by chance."""
 
   def digests(*names):
     class Model(nn.Module):
