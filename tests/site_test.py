@@ -38,5 +38,5 @@ def test_the_site_builds_without_a_warning_and_its_notebook_runs(
   assert public <= set(described)
   share = re.search(r'([\d.]+) of all digits are right', notebook)
   assert float(share[1]) > 0.8
-  assert notebook.count('/50') <= 10  # A line for each evaluation, no bar.
+  assert notebook.count('/50') <= 10  # A line per evaluation, no bar.
   assert '_images/' in notebook

@@ -1,4 +1,4 @@
-"""Who reads what when: properties over random sizes, batches and seeds."""
+"""Which worker reads which example when: properties over random inputs."""
 
 import collections
 
@@ -195,7 +195,7 @@ def test_every_epoch_chunk_block_and_seed_has_a_different_order():
 
 
 def test_seeds_and_chunks_that_are_equal_modulo_256_have_other_orders():
-  """The cipher of a small shuffle takes no more bits of a name than eight."""
+  """A small shuffle's cipher takes no more than eight bits of a name."""
   orders = set()
   for seed in (0, 256, 65536, 2**32):
     assignment = assign('defdp', 512, 2, 64, seed, ShuffledBlocks(256))

@@ -29,7 +29,7 @@ def test_a_crop_is_one_of_81_of_the_padded_image_or_mirrored(height, width):
       ).all()
     ]
     seen.add(found)
-  assert len(seen) > 120  # Of 162; 300 draws have 137 of them.
+  assert len(seen) > 120  # Of 162; 300 draws have 137.
 
 
 def test_all_crops_are_equally_likely():
@@ -38,7 +38,7 @@ def test_all_crops_are_equally_likely():
   crops = augment.pad_crop_flip(images, keys(16200)).numpy()
   kinds, counts = np.unique(crops, axis=0, return_counts=True)
   assert len(kinds) == 162
-  # Chi-squared of 161 degrees: mean 161, deviation 18.
+  # Chi-squared with 161 degrees of freedom: mean 161, deviation 18.
   assert ((counts - 100) ** 2 / 100).sum() < 161 + 4 * 18
 
 

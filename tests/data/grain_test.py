@@ -44,7 +44,7 @@ def arrays_of(split):
 
 
 class Rows:
-  """Single examples, of which it counts those that were read."""
+  """Single examples; counts the examples that were read."""
 
   def __init__(self, arrays):
     self.arrays, self.read = arrays, collections.Counter()
@@ -146,7 +146,7 @@ def random(dataset):
 
 
 def test_what_grain_draws_depends_on_the_index_alone():
-  """Not on threads, on workers, or on what was read before."""
+  """It does not depend on threads, on workers, or on earlier reads."""
   whole = assigned(by_grain(random)).batches(range(WORKERS), 0, 60)
   alone = grain.ReadOptions(num_threads=0)
   data = assigned(by_grain(random, read_options=alone))
@@ -192,7 +192,7 @@ def by_file(folder, processes):
 
 @pytest.mark.slow  # Processes that import JAX, here and below.
 def test_processes_of_grain_read_what_this_one_would(tmp_path):
-  """Although they cannot import the config file, whose code they run."""
+  """The processes run the config file's code, but cannot import it."""
   alone, several = (
     by_file(tmp_path, processes).batches([0, 1], 5, 40) for processes in (0, 2)
   )

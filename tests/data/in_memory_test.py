@@ -106,7 +106,7 @@ def read(data, start, stop, workers=range(WORKERS)):
 def test_a_batch_holds_its_assigned_examples_transformed_one_by_one(
   data, workers, start
 ):
-  """On one process of several, and from any step on, too."""
+  """Also on one process of several, and from any step on."""
   where, steps = (workers, start, start + 3), range(start, start + 3)
   seed, dataset = data.assignment.seed, data.dataset
   for step, batch in zip(steps, data.batches(*where), strict=True):
@@ -132,7 +132,7 @@ def test_a_batch_holds_its_assigned_examples_transformed_one_by_one(
 
 
 def test_an_empty_slot_holds_a_valid_example(data):
-  """So that whatever a model computes from it is finite."""
+  """So every result that a model computes from it is finite."""
   for batch in read(data, 0, 20):
     for field, array in batch.items():
       assert array.shape[:2] == (WORKERS, BATCH), field
@@ -182,7 +182,7 @@ def test_injected_bytes_are_those_of_the_stored_examples(dirs):
 
 
 def digest(dirs):
-  """Of some batches of every data set, partition and injection."""
+  """Some batches of every data set, partition and injection."""
   summary = hashlib.sha256()
   for name, partition, injection in EACH:
     data = opened(name, dirs, partition, **injection)

@@ -52,6 +52,6 @@ def test_elements_of_several_permutations_are_shuffled_together(seed):
     np.stack([np.full(shape, seed), epoch, start], axis=-1).reshape(-1, 3),
     last.ravel(),
   ).reshape(shape)
-  for _ in range(2):  # The second call has all permutations at hand.
+  for _ in range(2):  # The second call has cached permutations.
     shuffled = shuffle(index, (seed, epoch, start), last)
     np.testing.assert_array_equal(shuffled, expected)

@@ -36,7 +36,7 @@ def signed(word):
 def reference(alpha, beta, seed, step, plan):
   """Each worker's examples as (example, its reader), in order, from `plan`.
 
-  `plan[w]` is what worker w reads of its own at this step.
+  `plan[w]` is worker w's own reads at this step.
   """
   k = math.ceil(alpha * N)
   own = math.ceil(B / (1 + alpha * beta * N))
@@ -92,7 +92,7 @@ def test_every_worker_reads_the_examples_of_the_reference(seed, start):
       assert mask.sum() == B - given[worker]
     assert [given[sharer] for sharer in sharers] == [5, 5, 4, 4, 4]
     assert sum(given) == injection.shared == 22
-  # Each is sent to the nine others.
+  # Each example is sent to the nine others.
   assert injection.examples_sent == sum(given) * (N - 1) / N
 
 

@@ -1,4 +1,4 @@
-"""Every batch is read once, whoever comes and goes."""
+"""Every batch is read once, although islands join and leave."""
 
 import collections
 import json
@@ -19,23 +19,24 @@ from tests.support.partitions import make_partition
 
 @st.composite
 def histories(draw):
-  """The number of slots, whether means are late, and what happens in steps.
+  """The number of slots, whether means are late, and the events of some steps.
 
-  That is who begins and who completes it, who goes on with another one's state
-  before it, whether an average is formed, and whether a late one has arrived.
+  An event names the islands that begin and complete the step, the island that
+  resumes from another island's state before it, whether an average is formed,
+  and whether a late average has arrived.
   """
   slots, late = draw(st.integers(1, 5)), draw(st.booleans())
   some = st.sets(st.integers(0, slots - 1), min_size=1)
   steps, there, copied = [], set(range(slots)), set()
   for _ in range(draw(st.integers(1, 60))):
     left = there
-    if draw(st.booleans()):  # Who ends does so in a step.
+    if draw(st.booleans()):  # An island leaves in a step.
       left = draw(some) & there or there
     synced = draw(st.booleans())
     arrived = draw(st.sampled_from([None, True, False])) if late else None
     steps.append((there, left, copied, synced, arrived))
     copied = set()
-    if draw(st.booleans()):  # Others come again between two.
+    if draw(st.booleans()):  # Islands rejoin between steps.
       copied = draw(some) - left
     there = left | copied
   return slots, late, steps
@@ -47,7 +48,7 @@ def test_every_batch_counts_once_or_is_read_again(history):
   slots, late, steps = history
   leases, model = Leases(slots), []
   own = collections.defaultdict(list)  # By slot, since the last average.
-  travels = {}  # What is on its way; whether its island still has it.
+  travels = {}  # Batches in flight; whether their island still has them.
   for began, completed, copied, synced, arrived in steps:
     leases.lose(copied)
     cells = leases.next(sorted(began))
@@ -61,7 +62,7 @@ def test_every_batch_counts_once_or_is_read_again(history):
       travels[slot, cell] &= slot in completed - copied
     for slot in completed:
       own[slot].append(cells[slot])
-    if len(completed) == 1:  # What it has counts at once.
+    if len(completed) == 1:  # A lone island's steps count at once.
       model += own.pop(slot)
       model += [cell for (_, cell), has in travels.items() if has]
       travels = {key: has for key, has in travels.items() if not has}
@@ -76,7 +77,7 @@ def test_every_batch_counts_once_or_is_read_again(history):
         model += [cell for _, cell in each]
       own.clear()
     kept, leases = leases.to_json(), Leases(slots)
-    leases.begin(0, json.loads(json.dumps(kept)))  # As after a kill.
+    leases.begin(0, json.loads(json.dumps(kept)))  # Like after a kill.
   assert len(set(model)) == len(model)
   leases.next(sorted(completed))
   kept = leases.to_json()
@@ -131,14 +132,14 @@ def test_islands_enter_after_an_average_or_at_the_end_of_the_leases(late):
 
 @pytest.mark.parametrize('late', [False, True])
 def test_what_an_island_computes_alone_counts_at_once(late):
-  """So others may come at any time, and have it."""
+  """So others may join at any time and receive the computed batches."""
   leases = Leases(2)
   for there in [0, 1], [0], [0]:
     leases.next(there)
     leases.complete(there, synced=len(there) == 1, late=late)
     assert leases.may_enter == (len(there) == 1)
   assert leases.next([0, 1]) == {0: (0, 2), 1: (1, 1)}
-  leases.complete([1])  # The first one ends, after the other one has come.
+  leases.complete([1])  # The first ends after the other has joined.
   assert leases.next([1]) == {1: (0, 2)}
 
 

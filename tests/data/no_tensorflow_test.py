@@ -1,4 +1,4 @@
-"""Without TensorFlow and TFDS, NumPy reads what it can."""
+"""Without TensorFlow and TFDS, NumPy reads the data sets that it can."""
 
 import json
 import os
@@ -24,7 +24,7 @@ runpy.run_path('train.py', run_name='__main__')
 
 
 def rows(workdir):
-  """The rows of a run, without what the clock says."""
+  """The rows of a run without its times."""
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
   return [
     {

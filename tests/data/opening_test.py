@@ -1,4 +1,4 @@
-"""`open_data`: which configs it refuses, and with which line."""
+"""`open_data`: the configs that it refuses, and the line for each."""
 
 import pathlib
 import zipfile
@@ -134,7 +134,7 @@ def test_a_data_directory_may_be_absolute_at_home_or_explicitly_relative(
   name, tmp_path, archives_dir, monkeypatch
 ):
   home = tmp_path / 'home'
-  for folder in (tmp_path, home):  # It must be there.
+  for folder in (tmp_path, home):  # The folder must exist.
     (folder / 'a').mkdir(parents=True)
     downloads = pathlib.Path(archives_dir) / 'downloads'
     (folder / 'a' / 'downloads').symlink_to(downloads)

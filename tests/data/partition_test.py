@@ -70,7 +70,7 @@ def test_by_label_gives_each_worker_its_labels_and_each_example_to_one_worker(
   names_of = [set(labels[chunk].tolist()) for chunk in partition.chunks]
   assert [len(names) for names in names_of] == [labels_per_worker] * workers
   assert sorted(np.concatenate(partition.chunks)) == list(range(len(labels)))
-  for name in np.unique(labels):  # Split evenly among the workers that have it.
+  for name in np.unique(labels):  # Split evenly among its workers.
     counts = [np.sum(labels[chunk] == name) for chunk in partition.chunks]
     assert np.ptp([count for count in counts if count]) <= 1
 
@@ -100,7 +100,7 @@ def test_dirichlet_gives_every_example_to_one_worker_in_equal_chunks(
 
 
 def shares(alpha, workers, seed=0):
-  """Each worker's share of each of 10 labels, of which there are enough."""
+  """Each worker's share of each of 10 labels, with enough examples."""
   labels = np.repeat(np.arange(10, dtype=np.int32), 4000)
   partition = by('dirichlet', labels, workers, seed, dirichlet_alpha=alpha)
   each = [np.bincount(labels[c], minlength=10) for c in partition.chunks]
@@ -111,13 +111,13 @@ def test_dirichlet_ranges_from_one_label_per_worker_to_equal_mixes():
   one = shares(1e-3, 10)
   assert one[0].max() == 1.0
   assert (one > 0).sum(axis=1).max() <= 4  # At most what the others left.
-  assert np.ptp(shares(1e5, 10)) < 0.1  # The draw of 4,000 examples.
+  assert np.ptp(shares(1e5, 10)) < 0.1  # Noise from drawing 4,000 examples.
 
 
 def test_the_first_mix_has_the_moments_of_dirichlet_alpha_p():
-  # The first of many workers has all labels to draw from, so that its mix is
-  # as drawn. Of Dirichlet(alpha p), p = 1/10: mean 1/10, variance
-  # p (1 - p) / (alpha + 1), and the sampling of 100 examples adds its own.
+  # The first of many workers has all labels to draw from, so its mix is as
+  # drawn. Dirichlet(alpha p) with p = 1/10 has mean 1/10 and variance
+  # p (1 - p) / (alpha + 1); sampling 100 examples adds its own variance.
   alpha = 2.0
   mixes = np.stack([shares(alpha, 400, seed)[0] for seed in range(60)])
   variance = 0.09 / (alpha + 1) + (0.09 - 0.09 / (alpha + 1)) / 100

@@ -1,4 +1,4 @@
-"""What the device makes of the inputs of a batch."""
+"""Inputs of a batch, prepared on the device."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Each data set, from its real source or from TFDS's own mock."""
+"""Each data set, from its real source or from TFDS's mock."""
 
 import hashlib
 import pathlib
@@ -34,7 +34,7 @@ def tensors(examples, stop=None):
 
 @pytest.fixture(scope='module')
 def splits():
-  """Those of the digits."""
+  """The splits of the digits."""
   return digits().splits
 
 

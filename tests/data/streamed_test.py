@@ -1,4 +1,4 @@
-"""Streamed data hold the same examples as if they were in memory."""
+"""Streamed data holds the same examples as data in memory."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The report in a real browser, as on a desk and as on a phone."""
+"""The report in a real browser, on a desktop screen and on a phone."""
 
 from collections.abc import Iterator
 import json
@@ -41,7 +41,7 @@ class Browser:
     its_in, self._out = os.pipe()
     self._in, its_out = os.pipe()
     command = [CHROMIUM, *FLAGS, f'--user-data-dir={profile}']
-    pipes = f'3<&{its_in} 4>&{its_out}'  # Where it reads and writes.
+    pipes = f'3<&{its_in} 4>&{its_out}'  # For its input and output.
     self._process = subprocess.Popen(
       ['bash', '-c', f'exec "$@" {pipes}', 'bash', *command],
       pass_fds=(its_in, its_out),
@@ -82,9 +82,9 @@ class Browser:
     raise AssertionError('unreachable')
 
   def open(self, url: str) -> list[dict]:
-    """Loads a page; returns what it said on the console, and what it fetched.
+    """Loads a page; returns its console output and requests, errors included.
 
-    Any error on the way is among that. The figures are drawn then.
+    The figures are drawn when this returns.
     """
     self._events = []
     loader = self.call('Page.navigate', url=url)['loaderId']
@@ -102,7 +102,7 @@ class Browser:
     ]
 
   def _is_loaded(self, loader: str) -> bool:
-    """Whether a page is; the one before may fire its event late."""
+    """Whether a page has loaded; the previous page may fire its event late."""
     methods = [
       event['method']
       if event['params'].get('frame', {}).get('loaderId') in (None, loader)
@@ -161,7 +161,7 @@ EYES = """(() => {
     ink: getComputedStyle(document.querySelector('.annotation text')).fill,
   };
 })()"""
-# Moves the pointer to a place in a panel, and reads what is said there.
+# Moves the pointer to a place in a panel, and reads the label there.
 HOVER = """(async () => {
   const chart = document.querySelector('#loss .chart');
   const hovered = new Promise((told) => chart.once('plotly_hover', told));
@@ -194,7 +194,7 @@ SWITCH = """(async () => {
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory, perceptron):
-  """A run with everything that a page can show."""
+  """A run that has everything a page can show."""
   workdir = tmp_path_factory.mktemp('run')
   config = digits.get_config()
   config.update(workers=4, mapper='vmap', steps=20)
@@ -213,7 +213,7 @@ def browser(tmp_path_factory):
   browser.close()
 
 
-# Workers' strips and the bars above them; what is shared; rate; labels.
+# Workers' strips and the bars above them; shared bars; rate; labels.
 PANELS = [5, 1, 2, 4, 4, 1, 4]
 
 

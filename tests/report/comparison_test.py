@@ -1,4 +1,4 @@
-"""What a comparison chooses, and what its table says."""
+"""A comparison's choice of runs, and its table."""
 
 import math
 import pathlib
@@ -20,7 +20,7 @@ def entry(
 ):
   """The runs of a method, from `{seed: (validation, test)}`.
 
-  Every summary has the other `fields`.
+  Every summary has the additional `fields`.
   """
   runs = {
     seed: Run(
@@ -167,7 +167,7 @@ def apart(*values, scale=1.0):
 
 
 def test_the_interval_of_a_difference_is_students():
-  """With three, the quantile of t is 4.3027: table of Gosset, 1908."""
+  """With three seeds, the quantile of t is 4.3027: table of Gosset, 1908."""
   margin = 4.3027 * 0.02 / math.sqrt(3)
   low, high = 0.03 - margin, 0.03 + margin
   text = apart(0.01, 0.03, 0.05).cell('+.4f').text
@@ -192,7 +192,7 @@ def test_differences_that_are_not_finite_are_not_called_equal():
 def test_few_seeds_and_differences_that_agree_to_rounding_tell_nothing(
   found, text
 ):
-  """Accuracies are float32, so those of as many right answers may differ."""
+  """Accuracies are float32, so equal counts of right answers may differ."""
   assert found.bounds == (-math.inf, math.inf) and not found.excludes_zero
   assert found.cell('+.4f').text == text
 
@@ -247,9 +247,9 @@ def test_the_best_is_chosen_by_validation_and_its_spread_is_named():
 
 
 def test_methods_are_told_apart_by_their_differences_seed_by_seed():
-  """Seeds differ by 0.1, but in each `better` is 0.01 to 0.02 above BSP.
+  """Seeds differ by 0.1, but with each, `better` is 0.01 to 0.02 above BSP.
 
-  The mean of `wild` is further from BSP's, and its interval has 0.
+  The mean of `wild` is further from BSP's, but its interval contains 0.
   """
   bsp, better, wild = (
     entry(name, 0.1, {seed: (score, 0) for seed, score in enumerate(scores)})
@@ -282,7 +282,7 @@ def test_methods_are_told_apart_by_their_differences_seed_by_seed():
 def test_the_headline_names_the_cheapest_that_seeds_do_not_tell_from_the_best(
   seeds, start, doubt
 ):
-  """With each seed, one of 180 images is between the two."""
+  """With each seed, the two differ by one of 180 images."""
   wide, cheap = (
     entry(
       name,

@@ -1,4 +1,4 @@
-"""LSSR for each delta, from recorded gradient changes: as `selsync` decides."""
+"""LSSR for each delta, from recorded gradient changes, like in `selsync`."""
 
 import json
 

@@ -37,7 +37,7 @@ def test_an_axis_of_whole_numbers_has_no_ticks_between_them(limits):
   ticks = image_files.draw(plot).axes[0].get_xticks()
   assert len(ticks) > 1 and (ticks == np.round(ticks)).all()
   shown = interactive.describe(plot)['wide']['xaxis1']
-  if limits[1] - limits[0] <= 10:  # Of a longer axis, plotly's steps are whole.
+  if limits[1] - limits[0] <= 10:  # Plotly's steps are whole on a longer axis.
     assert (shown['tick0'], shown['dtick']) == (0, 1)
 
 
@@ -82,7 +82,7 @@ def inflated(stream):
 
 
 def test_a_file_has_the_legend_of_its_figure():
-  """Matplotlib by itself drops names that begin with an underscore."""
+  """Matplotlib drops names that begin with an underscore."""
   x, look, axis = [0, 1], Look('ink'), Axis((0, 1))
   marks = [
     Band('_old', x, x, x, 'blue'),

@@ -17,7 +17,7 @@ BSP = 'validation, BSP'
 
 @pytest.fixture
 def no_files(monkeypatch):
-  """The page without the files of its figures, which take most of the time."""
+  """The page without its figures' files, which take most of the time."""
   monkeypatch.setattr(
     image_files, 'write', lambda figures, out: out.mkdir(exist_ok=True)
   )
@@ -42,7 +42,7 @@ def change_config(workdir, **fields):
 
 
 def write_run(workdir, steps, workers=2, data=None, config=(), **scores):
-  """A run of so many steps, with scores, and its page."""
+  """Writes a run with scores; returns its page."""
   recorded.write_run(workdir, recorded.random_changes(steps, workers))
   for metric, score in scores.items():
     with_scores(workdir, score, metric)
@@ -63,7 +63,7 @@ def test_the_axis_of_a_share_is_where_the_scores_settle(tmp_path):
   assert 0.9 < low < 0.95
   assert 0.96 < high < 1.01
   _, y = line(text, 'accuracy', 1, 'validation, consensus')
-  assert y[0] == 0.1  # To be found by zooming out.
+  assert y[0] == 0.1  # Visible after zooming out.
 
 
 @without_files
@@ -221,7 +221,7 @@ def test_runs_with_different_metrics_share_a_page(tmp_path):
 def test_a_long_or_wide_run_is_bands_on_a_small_page(steps, workers, tmp_path):
   workdir = tmp_path / 'run'
   changes = recorded.random_changes(steps, workers)
-  changes[steps // 2, 5] = 777.0  # One spike, at a step of its own.
+  changes[steps // 2, 5] = 777.0  # One spike, at its own step.
   recorded.write_run(workdir, changes)
   path = run_page.write([workdir], workdir)
   assert path.stat().st_size < 1.5e6

@@ -1,4 +1,4 @@
-"""The page of a run: its numbers, its lines, how it stopped."""
+"""The page of a run: its numbers, its lines, how the run stopped."""
 
 import dataclasses
 import html
@@ -31,7 +31,7 @@ def run(workdir, method='selsync', **fields):
 
 @pytest.fixture(scope='module')
 def workdir():
-  """The folder of a real run of 30 steps, with its page; all that is read."""
+  """The folder of a real run of 30 steps, with its page; read only."""
   return make_once('page', lambda folder: run(folder, steps=30))
 
 
@@ -51,7 +51,7 @@ def summary_of(workdir):
 
 
 def copy(workdir, to, lines=None):
-  """A run as it stands after so many lines of metrics, unfinished."""
+  """An unfinished run after its first lines of metrics."""
   to.mkdir()
   (to / 'config.json').write_text((workdir / 'config.json').read_text())
   for name in ('metrics.jsonl', 'workers.jsonl'):
@@ -86,7 +86,7 @@ def test_the_headline_says_what_was_reached_and_what_it_cost(text, workdir):
   ) in text
 
 
-NAME = 'page'  # Of the folder, and so of the lines.
+NAME = 'page'  # Name of the folder and of the lines.
 LINES = [
   *(
     ('accuracy', panel, entry, field, cost)
@@ -128,7 +128,7 @@ def test_the_loss_of_a_classifier_is_in_nats(text):
 def test_every_worker_has_its_changes(text, workdir, worker):
   _, y = line(text, 'changes', 2 + worker, 'relative change')
   changes = history.read(workdir).changes[:, worker]
-  assert np.isinf(changes[0]) and np.isnan(y[0])  # A triangle stands for it.
+  assert np.isinf(changes[0]) and np.isnan(y[0])  # Drawn as a triangle.
   np.testing.assert_allclose(y[1:], changes[1:], rtol=1e-5)
   votes = marks(text, 'changes', 2 + worker, 'votes to synchronize')
   steps = [step for mark in votes for step in mark['x']]
@@ -207,7 +207,7 @@ def test_a_crash_before_the_first_evaluation_is_shown_too(workdir, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('capacity', [None, 1.0])
 def test_a_sparse_run_shows_what_did_not_fit(capacity, tmp_path):
-  """With a capacity, messages may be too short; without, they never are."""
+  """Messages may be too short with a capacity; without, they never are."""
   fields = {'capacity': capacity, 'density': 0.01}
   config = short_runs.config(None, 'micro', steps=6)
   config.sync.update(fields)

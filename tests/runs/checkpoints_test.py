@@ -1,4 +1,4 @@
-"""Checkpoints: where the state lands, and which of them are refused."""
+"""Checkpoints: placement of the state, and refused checkpoints."""
 
 import contextlib
 import errno
@@ -150,13 +150,13 @@ LATER = checkpoints.FORMAT + 1
   ],
 )
 def test_a_checkpoint_of_another_format_is_refused(saved, number, words):
-  """The newest one decides whose record can be read."""
+  """The newest checkpoint decides whose record can be read."""
   workdir, state = saved
   save(workdir, state, step=10)
   path = set_format(workdir, number)
   checkpoints.peek_record(workdir)
   newest = workdir / 'checkpoints' / '10' / 'record' / 'metadata'
-  newest.write_text('{"for')  # As a full disk would leave it.
+  newest.write_text('{"for')  # Like on a full disk.
   with pytest.raises(CheckpointError) as error:
     checkpoints.peek_record(workdir)
   assert str(error.value) == (
@@ -174,7 +174,7 @@ def test_a_save_that_has_failed_does_not_wait_for_the_others(
   saved, monkeypatch
 ):
   workdir, state = saved
-  errors = []  # That were under way at barriers.
+  errors = []  # Errors being handled at barriers.
 
   def fail(folder):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -188,7 +188,7 @@ def test_a_save_that_has_failed_does_not_wait_for_the_others(
     saver.save(10, state, RECORD, loss=None)
     with pytest.raises(CheckpointError, match='No space left on device'):
       saver.wait()
-    assert saver.newest == 'step 8'  # It is not replaced.
+    assert saver.newest == 'step 8'  # The old one stays.
   assert errors and not any(errors)
 
 

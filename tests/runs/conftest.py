@@ -1,4 +1,4 @@
-"""What tests of a run's files share."""
+"""Fixtures for tests of a run's files."""
 
 import pytest
 

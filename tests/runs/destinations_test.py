@@ -1,4 +1,4 @@
-"""What `config.log.to` names: our writers, and writers of one's own."""
+"""Writers named by `config.log.to`: built-in and custom writers."""
 
 import contextlib
 import csv
@@ -135,7 +135,7 @@ def test_a_wrong_name_is_one_line_before_any_work(
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
   monkeypatch.setattr(sys, 'path', [str(tmp_path)])
-  (tmp_path / 'wandb').mkdir()  # As W&B leaves it in a working directory.
+  (tmp_path / 'wandb').mkdir()  # W&B leaves one in a working directory.
   for package in ('wandb', 'mlflow'):
     monkeypatch.delitem(sys.modules, package, raising=False)
     remedy = rf"not installed; pip install 'selsync-jax\[{package}\]'"
@@ -166,7 +166,7 @@ def test_wandb_has_the_rows_of_all_sessions_under_one_id(tmp_path):
 
 
 def finished(path, seconds=60):
-  """The records of a file, which a process of W&B's own may still write."""
+  """The records of a file, which a process of W&B may still be writing."""
   from google.protobuf.message import DecodeError
 
   for _ in range(10 * seconds):
@@ -192,7 +192,7 @@ def wandb_records(path):
     length, kind = content[at + 4] + 256 * content[at + 5], content[at + 6]
     parts += content[at + header : at + header + length]
     at += header + length
-    if kind in (1, 4):  # A whole record, or the last part of one.
+    if kind in (1, 4):  # A whole record, or its last part.
       yield Record.FromString(parts)
       parts = b''
 

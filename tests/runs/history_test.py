@@ -24,7 +24,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 def test_a_summary_of_fewer_steps_is_of_an_earlier_session(tmp_path):
   workdir = tmp_path / 'longer'
   recorded.write_run(workdir, recorded.random_changes(30, 2))
-  for steps in (31, 30, 20):  # Of 31, the last row is lost.
+  for steps in (31, 30, 20):  # With 31, the last row is lost.
     summary = recorded.summary(steps)
     (workdir / 'summary.json').write_text(json.dumps(summary))
     outcome = history.read(workdir).summary
@@ -63,8 +63,8 @@ def finished(tmp_path):
   return workdir
 
 
-# These leave a line of JSON with the right shape, or no file, which is no
-# damage to a reader.
+# These leave a line of JSON with the right shape, or no file, so a reader sees
+# no damage.
 UNSEEN = {'lost', 'flipped bit'}
 
 

@@ -1,4 +1,4 @@
-"""Weights that a run starts from: whose they are, and which names they fit."""
+"""Weights that a run starts from: their source, and matching names."""
 
 import re
 import shutil
@@ -126,7 +126,7 @@ def test_a_resumed_run_needs_no_source_and_a_changed_one_is_noticed(
   assert 'weights of' not in capsys.readouterr().out
   with pytest.raises(ConfigError, match=r'init_from was .*, now None'):
     train_and_evaluate(config(steps=8), workdir)
-  shutil.rmtree(workdir / 'checkpoints')  # As if killed before the first one.
+  shutil.rmtree(workdir / 'checkpoints')  # Like a kill before the first one.
   arrays = dict(np.load(source / 'w.npz'))
   np.savez(file, **arrays | {'params/Dense_0/bias': np.ones(64, np.float32)})
   with pytest.raises(ConfigError, match=r'init_from\.crc32 was \d+, now \d+'):
@@ -147,7 +147,7 @@ def given(path, rename=()):
 
 
 def test_names_are_translated_and_the_rest_is_told(tmp_path):
-  """As another program would save a state: with its optimizer, in bfloat16."""
+  """The file looks like another program's, in bfloat16 with an optimizer."""
   kernel = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
   params = {
     'encoder': {'weight': kernel},
@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused(arrays, rename, line, tmp_path):
   ],
 )
 def test_a_mistake_is_found_before_the_data_are_read(fields, line, tmp_path):
-  (tmp_path / 'config.json').write_text('{}')  # As Hugging Face's hub has it.
+  (tmp_path / 'config.json').write_text('{}')  # Hugging Face's hub has one.
   path = None if 'needs' in line else str(tmp_path)
   with pytest.raises(ConfigError) as error:
     create_problem(check(config(path, **fields)))

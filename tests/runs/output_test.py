@@ -1,4 +1,4 @@
-"""What a run prints, where nobody reads it or not everything can be shown."""
+"""A run's output when its reader has left, or lacks some characters."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures('data_dir')
 
 
 def train(redirected, workdir):
-  """Runs `train.py` by a shell; returns its code and what is not redirected."""
+  """Runs `train.py` by a shell; returns its code and its remaining output."""
   command = live_runs.command('selsync', 1, workdir, '--config.steps=12')
   done = live_runs.run(
     *('bash', '-c', f'"$@" {redirected}; exit ${{PIPESTATUS[0]}}', ''),
@@ -79,7 +79,7 @@ def test_what_an_encoding_lacks_is_replaced(tmp_path):
 
 
 def test_a_pipe_that_is_full_for_a_while_loses_nothing():
-  """Another program may have made the terminal one that does not block."""
+  """Another program may have made the terminal non-blocking."""
   lines = 5000
   code = (
     'import os\nfrom selsync_jax.runs import output\noutput.own()\n'

@@ -1,4 +1,4 @@
-"""Values per worker: what a row keeps of them, and the file beside it."""
+"""Values per worker: the part kept in a row, and the file beside it."""
 
 import json
 
@@ -49,7 +49,7 @@ def test_a_row_of_256_workers_has_less_than_a_kilobyte(
       each = np.sort(values[name.removesuffix('_quantiles')])
       assert len(each) == 256
       shown = [np.inf if q is None else q for q in row[name]]
-      cuts = each[[0, 64, 128, 191, 255]]  # Of 255 gaps; 127.5 is 128 here.
+      cuts = each[[0, 64, 128, 191, 255]]  # 255 gaps; 127.5 rounds to 128.
       assert np.float32(shown).tolist() == np.float32(cuts).tolist()
 
 

@@ -1,4 +1,4 @@
-"""run.json: where a run comes from, session by session."""
+"""run.json: the origin of a run, session by session."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def test_a_repository_is_known_by_its_commit_and_its_changes(tmp_path):
 
   assert provenance.repository(tmp_path) is None
   git('init', '-q')
-  assert provenance.repository(tmp_path) is None  # It has no commit yet.
+  assert provenance.repository(tmp_path) is None  # No commit yet.
   (tmp_path / 'a').write_text('1')
   git('add', 'a')
   git('commit', '-qm', 'a')

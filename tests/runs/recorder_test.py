@@ -1,4 +1,4 @@
-"""What a recorder keeps of a training loop of one's own."""
+"""Records of a custom training loop."""
 
 import contextlib
 import sys
@@ -19,7 +19,7 @@ from selsync_jax.training.setup import create_setup
 from tests.support import live_runs, perceptron, short_runs
 from tests.support.shown import line
 
-# Columns that a loop of one's own does not have, or that no two runs share.
+# Columns that a custom loop lacks, or that differ between any two runs.
 TIMES = {'epoch', 'seconds', 'samples_per_second'}
 
 
@@ -28,7 +28,7 @@ def untimed(row):
 
 
 def train(config, workdir):
-  """The trainer's loop, by hand; returns the summary."""
+  """The trainer's loop, written by hand; returns the summary."""
   setup = create_setup(check(config))
   problem, mapper, shapes = setup.problem, setup.plan.mapper, setup.shapes
   workers = range(mapper.workers)
@@ -119,7 +119,7 @@ def test_a_loop_that_goes_on_has_the_rows_of_one_that_was_never_stopped(
     ss.Recorder(workdir, **OPTIONS) as own,
   ):
     record(own, range(1, 11))
-    own.flush()  # And then a checkpoint.
+    own.flush()  # Before a checkpoint.
     record(own, range(11, 18))
     raise KeyboardInterrupt
   with (workdir / 'metrics.jsonl').open('a') as file:

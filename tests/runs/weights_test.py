@@ -1,4 +1,4 @@
-"""Weights that leave a run: which are kept, and what they predict."""
+"""Weights that leave a run: the kept ones, and their predictions."""
 
 import json
 import os
@@ -178,7 +178,7 @@ def test_a_kill_at_any_moment_loses_no_best_weights(tmp_path):
       saving.mkdir(parents=True)
     if step == saved + 2 and saved:
       saving.rename(checkpoint)
-    # Killed here, before or after the end of a save, and resumed.
+    # A kill here, before or after the end of a save, and then a resume.
     for end in {saved, saved - 5 * saving.exists()}:
       copy = tmp_path.with_name(f'copy-{step}-{end}')
       shutil.copytree(tmp_path, copy)
@@ -283,7 +283,7 @@ def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):
   with pytest.raises(ConfigError, match=r'^step=3: .*no state by worker'):
     weights.read(tmp_path, 3)
   kept = tmp_path / 'weights' / '6.safetensors'
-  kept.rename(kept.with_name('2.safetensors'))  # As if stopped at step 6.
+  kept.rename(kept.with_name('2.safetensors'))  # Like a stop at step 6.
   with pytest.raises(ConfigError) as error:
     weights.read(tmp_path)
   assert str(error.value) == (
@@ -315,7 +315,7 @@ def test_a_fifo_is_no_file_of_a_run(tmp_path):
     weights.export(tmp_path, tmp_path / 'w.npz')
 
 
-# Without TensorFlow, without the data set as TFDS prepares it, on one device.
+# Without TensorFlow, without TFDS's copy of the data set, on one device.
 PREDICT = """
 import sys
 for name in ('tensorflow', 'tensorflow_datasets'):

@@ -1,4 +1,4 @@
-"""Where the rows of a run go."""
+"""Destinations of a run's rows."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from tests.support import recorded
 
 
 def events(workdir):
-  """Every scalar of a run, `{tag: [(step, value)]}`, as TensorBoard reads."""
+  """Every scalar of a run, `{tag: [(step, value)]}`, read by TensorBoard."""
   folder = str(workdir / 'tensorboard')
   reader = event_accumulator.EventAccumulator(folder)
   reader.Reload()

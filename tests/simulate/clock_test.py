@@ -1,4 +1,4 @@
-"""Times that arithmetic, or a paper, knows."""
+"""Times known from arithmetic, or from a paper."""
 
 import gc
 import importlib
@@ -35,7 +35,7 @@ def seconds(method, steps, workers=8, **where):
 
 @pytest.mark.parametrize('method, fields', ALL)
 def test_equal_workers_without_latency_lose_no_time(method, fields):
-  """K steps of T seconds take K T: nobody ever waits."""
+  """K steps of T seconds take K T: no worker ever waits."""
   engine = small.clock(method, fields=fields, workers=8)
   engine.advance(8 * 50)
   assert engine.sim.env.now == pytest.approx(50 * 0.1)
@@ -50,9 +50,9 @@ def test_a_step_waits_for_the_examples_that_others_send():
   assert ends[0] == pytest.approx(ends[1] + 0.1)
 
 
-# One of eight workers needs two seconds for a step, the others one. Nobody
-# waits: in 2 seconds 15 gradients. Everybody waits for the slowest: in 2
-# seconds 8 gradients.
+# One of eight workers needs two seconds for a step, the others one second. If
+# no worker waits, there are 15 gradients in 2 seconds. If all wait for the
+# slowest worker, there are 8 gradients in 2 seconds.
 @pytest.mark.parametrize(
   'method, fields, gradients',
   [
@@ -74,8 +74,8 @@ def test_a_slow_worker_costs_what_the_method_says(method, fields, gradients):
 def test_a_servers_link_is_shared_by_its_clients():
   """8 workers, 10 ms per message: 80 ms for a round, then the workers' step.
 
-  With a step of 20 ms the link is busy all the time: a gradient every 10 ms.
-  With one of 200 ms it is not: a worker's step takes 200 + 10 + 10 ms.
+  With a step of 20 ms the link is always busy: a gradient every 10 ms. With a
+  step of 200 ms it is not: a worker's step takes 200 + 10 + 10 ms.
   """
   link = {'bandwidth': '1Mbit', 'workers': 8}  # 1,250 bytes take 10 ms.
   busy = seconds('asp', 100, step_seconds=0.02, **link)
@@ -85,7 +85,10 @@ def test_a_servers_link_is_shared_by_its_clients():
 
 
 def test_bytes_are_those_of_the_messages():
-  per_gradient = {'asp': 2, 'ad_psgd': 1}  # Push and pull; half of them ask.
+  per_gradient = {
+    'asp': 2,
+    'ad_psgd': 1,
+  }  # Push and pull; half the workers ask.
   for method, messages in per_gradient.items():
     engine = small.clock(method, workers=4)
     uses = engine.advance(400)
@@ -94,7 +97,7 @@ def test_bytes_are_those_of_the_messages():
 
 
 def lead_at_begin(uses):
-  """By gradient, its worker's lead over the slowest when it was begun."""
+  """By gradient, its worker's lead over the slowest worker at its start."""
   applied = sorted((use.seconds, use.worker) for use in uses)
   clocks = dict.fromkeys({worker for _, worker in applied}, 0)
   for use in sorted(uses, key=lambda use: use.began):
@@ -126,18 +129,18 @@ def test_dssp_as_printed_passes_the_bound_that_its_text_promises():
   assert max(leads) > 15
 
 
-# Worked by hand. The fast worker's last push is at 10, its interval 1: its next
-# ones are at 10, 11, 12, ... The slow one's interval is 4.
+# Worked by hand. The fast worker's last push is at 10 and its interval is 1, so
+# its next pushes are at 10, 11, 12, ... The slow worker's interval is 4.
 @pytest.mark.parametrize(
   'slowest, r_max, steps',
   [
     ((8.0, 4.0), 12, 2),  # It pushes at 12, 16, ...: two more steps meet it.
     ((9.0, 5.0), 12, 3),  # At 13.
     ((9.0, 5.0), 2, 2),  # At 13, and only two are allowed.
-    ((6.0, 2.0), 12, 0),  # At 10: it is about to come.
+    ((6.0, 2.0), 12, 0),  # At 10: the push is about to come.
     ((9.6, 5.6), 5, 4),  # At 13.6: 14 is closer than 13.
     ((9.3, 5.2), 8, 3),  # At 13.4 and 17.5: 13 is the closest.
-    ((0.0, 0.0), 12, 0),  # Nothing is known of it yet.
+    ((0.0, 0.0), 12, 0),  # It has not pushed yet.
   ],
 )
 def test_dssps_controller_lets_both_push_at_the_same_time(
@@ -163,7 +166,7 @@ def test_the_hyperplane_table_of_eager_sgd():
 def test_the_heterogeneous_pair_of_dssp():
   """Time of SSP(3) over DSSP: published 1.88, which only DSSP as printed has.
 
-  Who is 3.1 times as fast cannot be waited for and be bounded: strict is 1.
+  A worker 3.1 times as fast cannot both be waited for and bounded: strict is 1.
   """
   ssp = seconds('ssp', 500, **PAIR)
   printed = seconds('dssp', 500, fields={'strict': False}, **PAIR)
@@ -173,7 +176,7 @@ def test_the_heterogeneous_pair_of_dssp():
 
 
 def contributors(mode, rounds, workers=4):
-  """By round, how many workers' gradients of this very round went into it."""
+  """By round, the number of workers whose gradient of this round counts."""
   engine = small.clock(
     'eager',
     fields={'mode': mode, 'sync_every': 10**6},
@@ -191,14 +194,14 @@ def contributors(mode, rounds, workers=4):
 
 
 def test_solo_has_a_contributor_and_majority_half_of_the_workers():
-  """The drawn worker's rank is uniform: (N + 1) / 2 have come, it included."""
+  """The drawn worker's rank is uniform: (N + 1) / 2 workers have arrived."""
   assert min(contributors('solo', 500)) >= 1
   majority = contributors('majority', 2000)
   assert sum(majority) / 2000 == pytest.approx(2.5, rel=0.03)
 
 
 def spied(monkeypatch, method, limit, **where):
-  """`(ended, members)` of every average, until `limit` of them."""
+  """`(ended, members)` of every average, until there are `limit` of them."""
   module = importlib.import_module(
     f'selsync_jax.simulate.asynchronous.{method}'
   )
@@ -241,7 +244,7 @@ def test_exchanges_have_no_deadlock(monkeypatch, topology, exchanges):
 
 def assert_disjoint(averages, duration):
   """No two averages that overlap in time have a common member."""
-  free = {}  # By worker, since when.
+  free = {}  # By worker, the time of its last average.
   for ended, members in averages:
     for i in members:
       assert free.get(i, 0) <= ended - duration(members) + 1e-9
@@ -267,7 +270,7 @@ def test_groups_of_prague_are_disjoint(monkeypatch, slowdown):
 
   assert_disjoint(groups, duration)
   assert {len(members) for _, members in groups} >= {2, 3}
-  assert engine.sim.steps  # And all of them take steps.
+  assert engine.sim.steps  # All of them take steps.
 
 
 def test_the_slowdown_filter_spares_the_fast():
@@ -280,7 +283,7 @@ def test_the_slowdown_filter_spares_the_fast():
 
 
 def test_a_butterfly_brings_everybody_together():
-  """After log2(P) / log2(S) steps, each has what all had; groups partition."""
+  """After log2(P) / log2(S) steps, all share everything; groups partition."""
   for workers, size in ((8, 2), (16, 4), (64, 8)):
     known = {i: {i} for i in range(workers)}
     for step in range(workers.bit_length() // (size.bit_length() - 1)):
@@ -307,8 +310,8 @@ def test_a_butterfly_brings_everybody_together():
 def test_memory_does_not_grow_with_the_steps(method, fields):
   engine, sizes = small.clock(method, workers=4, fields=fields), []
   only = tracemalloc.Filter(True, '*/simulate/*')
-  cached = tracemalloc.Filter(False, '*/cluster.py')  # Up to a limit.
-  gc.freeze()  # What was there before is not looked through.
+  cached = tracemalloc.Filter(False, '*/cluster.py')  # The cache has a limit.
+  gc.freeze()  # Skips earlier objects.
   tracemalloc.start()
   try:
     for steps in (200, 400):

@@ -94,7 +94,7 @@ SHARED = {'params': {'w': np.zeros(1, np.float32)}, 'model_state': {}}
 
 
 def planned(trigger, averager, network=NETWORK):
-  """What a plan says of steps of a second, and the ledger of such steps."""
+  """A plan's seconds for steps of one second, and the ledger of such steps."""
   strategy = ss.Strategy(trigger, averager)
   cluster = VirtualCluster(lambda worker, step: 1.0, network, {})
   sends = strategy.sends(SHARED, network.workers)
@@ -110,13 +110,13 @@ def test_a_delayed_average_hides_as_much_as_the_plan_says(k):
   assert plan.average + plan.hidden == pytest.approx(2.5 / 4)
   assert plan.delay == 3
   rows = [count(ledger, step % 4 == 3) for step in range(24)]
-  # The last average is still on its way.
+  # The last average is still in flight.
   seconds = rows[-1]['virtual_seconds'] - 24
   assert seconds == pytest.approx(20 * plan.average)
 
 
 def test_exchanges_in_turn_travel_as_long_as_others_compute():
-  """Each of three rounds takes the second that a step of eight workers does."""
+  """Each of three rounds takes one second, like a step of eight workers."""
   network = Network(8, bandwidth=32.0, latency=0.0)
   plan, ledger = planned(ss.every(1), ss.delayed(ss.gossip(), 1), network)
   assert (plan.average, plan.hidden) == pytest.approx((0, 1))
@@ -138,7 +138,7 @@ def test_a_step_without_a_collective_waits_for_nobody():
 
 
 def test_a_collective_of_a_rate_is_issued_that_often():
-  """Also where n times 1 / n is less than 1: of 49."""
+  """Also if n times 1 / n is less than 1, for example with n = 49."""
   for period in (1, 3, 8, 49):
     vote = Collective('all_reduce', 1.0, 'step', 1 / period)
     cluster = VirtualCluster(lambda worker, step: float(worker), NETWORK, {})
@@ -152,7 +152,7 @@ def test_a_collective_of_a_rate_is_issued_that_often():
 
 
 def test_a_synchronization_is_a_barrier_whoever_talks_to_whom():
-  """Rounds that take turns send little, but all workers enter each of them."""
+  """Rounds that take turns send little, but all workers enter each round."""
   pairs = [Collective('exchange', 1.0, rate=1 / 3)] * 3
   ledger = create(pairs)
   rows = [count(ledger, synced) for synced in (True, True, False, True)]

@@ -34,7 +34,7 @@ def assert_close(one, other):
   'method, fields',
   [
     ('async_diloco', {'local_steps': H}),
-    ('a_edit', {'seconds': 0.1 * (H - 0.5)}),  # It ends the step it has begun.
+    ('a_edit', {'seconds': 0.1 * (H - 0.5)}),  # It finishes its step.
   ],
 )
 def test_equal_workers_are_diloco(method, fields):
@@ -51,7 +51,7 @@ def test_equal_workers_are_diloco(method, fields):
 
 
 def round_from(numerics, i, step, common, count):
-  """The parameters after so many local steps of a worker from its `step`."""
+  """The parameters after `count` local steps of a worker, from its `step`."""
   local = {**numerics.initial(), 'params': common}
   for k in range(count):
     (gradient,) = numerics.gradients([(local, i, step + k)])
@@ -60,14 +60,14 @@ def round_from(numerics, i, step, common, count):
 
 
 def delayed_nesterov(rounds, rate, momentum, dynamic):
-  """The server's parameters after so many rounds of unequal workers."""
+  """The server's parameters after some rounds of unequal workers."""
   numerics = small.numerics(plain=True)
   common, buffer, delta = numerics.initial()['params'], None, []
   steps, running = [0] * len(FACTORS), []
 
   def begin(time, i):
     count = LONG
-    if dynamic and time >= max(FACTORS):  # All have ended a step.
+    if dynamic and time >= max(FACTORS):  # All have finished a step.
       count = max(1, int(LONG * min(FACTORS) / FACTORS[i]))
     heapq.heappush(running, (time + count * FACTORS[i], i, common, count))
 
@@ -104,7 +104,7 @@ def test_unequal_workers_move_the_server_as_published(momentum, dynamic):
 
 
 def test_rounds_of_equal_time_end_in_an_outer_step():
-  """A worker ends the step in which the round's time is over."""
+  """A worker finishes the step in which the round's time is over."""
   numerics, seconds, rounds = small.numerics(plain=True), 0.5, 4
   counts = [int(np.ceil(seconds / (0.1 * f))) for f in FACTORS]
   common, buffer, steps = numerics.initial()['params'], None, [0] * N
@@ -181,7 +181,7 @@ class Decoupled:
         closes = np.inf
 
   def end_of_step(self, i, is_open):
-    # The gradient was begun at the model of the step before.
+    # The gradient is taken at the model of the previous step.
     model = self.models[i]
     (gradient,) = self.numerics.gradients([(model, i, self.steps[i])])
     rate = self.numerics.rate(0)
@@ -191,7 +191,7 @@ class Decoupled:
     self.last[i] = FACTORS[i] / 10
     if i in self.results:
       new, is_in = self.results.pop(i)
-      if is_in:  # The steps since the push stay.
+      if is_in:  # Steps since the push remain.
         model = model | {
           'params': add((1, new), (1, model['params']), (-1, self.pushed[i]))
         }
@@ -239,7 +239,7 @@ def test_no_learner_waits_on_a_slow_network():
 
 
 def test_a_round_is_one_merge_however_late_a_learner_is():
-  """Not one for each learner that comes after the others."""
+  """Late learners do not cause one merge each."""
   engine = small.clock(
     'decoupled_diloco', fields={'local_steps': 20}, compute='delays'
   )

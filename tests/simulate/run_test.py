@@ -1,4 +1,4 @@
-"""Runs on the virtual clock: what they leave on disk, and how they resume."""
+"""Runs on the virtual clock: their files, and how they resume."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What a simulation computes: exactly what training would, in any batch."""
+"""A simulation computes exactly the results of training, in any batch."""
 
 import json
 
@@ -158,7 +158,7 @@ def test_no_gradient_is_lost_in_a_partial_all_reduce():
 
     return train_with(sim, reduction, apply, call)
 
-  # A round takes longer than a step, so some come while it is under way.
+  # A round takes longer than a step, so some gradients arrive during it.
   where = small.cluster(compute='lognormal', sigma=0.5, latency='30ms')
   size = nbytes(small.setup().problem.shapes)
   engine = Engine(method, where, size, small.numerics())

@@ -1,4 +1,4 @@
-"""Asynchronous methods against an event loop of its own, on unequal workers.
+"""Asynchronous methods against a separate event loop, on unequal workers.
 
 The network takes no time, so the next event is always the end of a worker's
 step. No two steps end together.
@@ -25,11 +25,11 @@ def mean(models):
 
 
 class Loop:
-  """Workers that compute gradients, and a rule for what follows each.
+  """Workers that compute gradients, and a rule for the next action of each.
 
   A subclass has `finish(i, step, grads)`, which records the gradients it uses
-  and begins the next step of every worker that may continue. `draws` are those
-  of the simulation.
+  and begins the next step of every worker that may continue. `draws` are the
+  simulation's draws.
   """
 
   def __init__(self, draws, **fields):
@@ -37,7 +37,7 @@ class Loop:
     self.time, self.queue = 0.0, []
     self.steps, self.used = [0] * N, []
     self.models = [self.numerics.initial()] * N
-    self.waiting = {}  # By worker, what it waits for.
+    self.waiting = {}  # By worker, the event that it waits for.
     vars(self).update(fields)
     self.prepare()
 
@@ -62,7 +62,7 @@ class Loop:
     return self.numerics.update(model, grads, self.numerics.rate(clock) * scale)
 
   def local(self, i, step, grads):
-    """A worker's own step."""
+    """A worker's local step."""
     self.models[i] = self.update(self.models[i], grads)
     self.used.append((i, step))
 
@@ -72,7 +72,7 @@ class Loop:
       self.models[i] = self.models[i] | {'params': shared}
 
   def meet(self, i):
-    """Lets a worker wait until all have come, which then average."""
+    """Lets a worker wait until all have arrived; then all average."""
     self.waiting[i] = None
     if len(self.waiting) == N:
       self.average(range(N))
@@ -149,7 +149,7 @@ class Eager(Loop):
   def prepare(self):
     self.rounds, self.held = 0, []
     self.joined = {}  # By worker, its round and its step.
-    self.results = [[] for _ in range(N)]  # That a worker has not applied.
+    self.results = [[] for _ in range(N)]  # Results not applied yet.
 
   def call(self, i, step):
     """The round that a worker joins."""
@@ -226,7 +226,7 @@ class Wagma(Loop):
     self.sums = [([], None)] * N
 
   def members(self, i, step):
-    """The workers whose indices differ in one bit, which moves on."""
+    """The workers whose indices differ in one bit, another in each round."""
     assert (self.group, N) == (2, 4)
     return [i, i ^ (1 << step % 2)]
 
@@ -253,13 +253,13 @@ class Wagma(Loop):
 
 
 class AdPsgd(Loop):
-  """After an exchange, both have the mean of the two."""
+  """After an exchange, both workers have the mean of the two."""
 
   def begin(self, i):
     step = self.steps[i]
     super().begin(i)
     if i % 2 == 0:  # While the gradient is computed, at the old model.
-      passive = [1, 3]  # All of them, and both neighbors in a ring of four.
+      passive = [1, 3]  # All passive workers, both neighbors in a ring of four.
       self.average([i, passive[self.draws(3, step)[i] % 2]])
 
   def finish(self, i, step, grads):

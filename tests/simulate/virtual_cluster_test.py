@@ -1,4 +1,4 @@
-"""Clusters: what they say, and what they refuse."""
+"""Clusters: their times, and their refusals."""
 
 import math
 
