@@ -85,10 +85,7 @@ def test_a_servers_link_is_shared_by_its_clients():
 
 
 def test_bytes_are_those_of_the_messages():
-  per_gradient = {
-    'asp': 2,
-    'ad_psgd': 1,
-  }  # Push and pull; half the workers ask.
+  per_gradient = {'asp': 2, 'ad_psgd': 1}  # Push and pull; half of them ask.
   for method, messages in per_gradient.items():
     engine = small.clock(method, workers=4)
     uses = engine.advance(400)

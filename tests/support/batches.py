@@ -1,4 +1,4 @@
-"""Data by the fields of a config, and batches that must be equal."""
+"""Data by the fields of a config, and comparison of batches."""
 
 import numpy as np
 
@@ -26,12 +26,12 @@ def assigned(dataset, workers=2, batch_size=4, seed=0, **fields):
 
 
 def same_splits(split):
-  """A data set's splits, which are one."""
+  """The single split of a data set."""
   return dict.fromkeys(('train', 'validation', 'test'), split)
 
 
 def assert_equal(batches, expected):
-  """Both have the same bits, and there are some."""
+  """Asserts that both have the same bits, and are not empty."""
   count = 0
   for batch, same in zip(batches, expected, strict=True):
     assert batch.keys() == same.keys()

@@ -8,7 +8,7 @@ ROW = jax.P(ss.AXIS)
 
 
 def rows_of(fn):
-  """Returns a function of one worker as one of blocks, which have one row."""
+  """Returns a function of one worker as a function of blocks with one row."""
 
   def block(*rows):
     result = fn(*jax.tree.map(lambda x: x.squeeze(0), rows))

@@ -1,4 +1,4 @@
-"""An averager of a user's own, of two rounds."""
+"""A user's own averager, of two rounds."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import selsync_jax as ss
 
 
 def clipped_mean(radius):
-  """The mean over workers, from which each counts as at most so far."""
+  """The mean over workers, with each worker's distance from it limited."""
 
   def apply(tree, state):
     center = jax.lax.pmean(tree, ss.AXIS)
@@ -22,7 +22,7 @@ def clipped_mean(radius):
 
 
 def reference(rows, radius):
-  """The same of the workers' vectors, [N, size]."""
+  """Computes the same from the workers' vectors, [N, size]."""
   center = rows.mean(axis=0)
   away = rows - center
   norms = np.linalg.norm(away, axis=1, keepdims=True)

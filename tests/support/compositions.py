@@ -1,11 +1,10 @@
-"""Methods composed of parts: what the conformance suite runs through.
+"""Methods composed of parts, for the conformance tests.
 
-`PRESETS` are the methods with their defaults, and with fields that change what
-they do. `GRID` combines every trigger with every averager; the row of a pair
-says which wire, reducer and policy for the optimizer's state go with it, so
-that a part that is added changes no other row. `REFUSED` has the combinations
-that cannot be right, and says why. `REST` has the parts that occur in none of
-these, each in local SGD.
+`PRESETS` has the methods with their defaults, and with fields that change their
+behavior. `GRID` combines every trigger with every averager; the row of a pair
+names its wire, reducer and policy for the optimizer's state, so that a new part
+changes no other row. `REFUSED` has the combinations that cannot be right, with
+the reason. `REST` has the parts that occur in none of these, each in local SGD.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +32,7 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   ),
   'fedavg, half': ('fedavg', {'fraction': 0.5, 'epochs': 0.5}),
   'diloco, often': ('diloco', {'period': 8}),
-  # The default goes on beyond these tests' steps with its first phase.
+  # The default's first phase lasts longer than these tests.
   'post_local': ('post_local', {'switch': 2.0}),
   'post_local, soon': ('post_local', {'switch': 1.0, 'period': 4}),
   # The default density selects fewer elements than there are workers.
@@ -62,7 +61,7 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
   'gossip, random': ('gossip', {'topology': 'random', 'period': 2}),
   'groups, random': ('groups', {'how': 'random', 'all_every': None}),
   'sparta, dense': ('sparta', {'fragments': 3}),
-  # A mean is on its way after the 10th step, and after the 20th.
+  # A mean is in flight after the 10th step, and after the 20th.
   'local_sgd, late': (
     'local_sgd',
     {'period': 4, 'delay': {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}},
@@ -137,7 +136,7 @@ _REDUCERS = {
   },
 }
 # By trigger and averager: wire, reducer, optimizer state; and whether a worker
-# recomputes what is not a parameter instead of averaging it.
+# recomputes the model state instead of averaging it.
 _ROWS = {
   'every, mean': ('bfloat16', 'all_reduce', 'mean'),
   'every, subset_mean': ('int8', 'at_sync', 'reset'),
@@ -190,7 +189,7 @@ def create(method, fields):
 
 
 def _composition(pair, wire, reducer, optimizer_state, model_state='mean'):
-  """What replaces the parts of a preset."""
+  """The replacements for the parts of a preset."""
   trigger, averager = pair.split(', ')
   return (
     'local_sgd',
@@ -250,7 +249,7 @@ PAIRS = {f'{t}, {a}' for t, a in itertools.product(_TRIGGERS, _AVERAGERS)}
 
 
 def constructors(part: Any) -> Iterator[Callable[..., Any]]:
-  """The constructors of a part, and of the parts that it is made of."""
+  """The constructors of a part, and of the parts inside it."""
   if recipe := getattr(part, 'recipe', None):
     yield recipe.constructor
     for value in recipe.arguments.args:
@@ -271,8 +270,8 @@ REST = {
   for name, constructor in table.items()
   if constructor not in _COMPOSED
 }
-# `make test-all` alone runs these. What is left has one of each kind of message
-# and decision, and whatever was added and does not stand here.
+# Only `make test-all` runs these. The remaining tests have one of each kind of
+# message and decision, and every new part that is not listed here.
 SLOW = {
   *GRID,
   *(

@@ -1,4 +1,4 @@
-"""What a disk does to a file, as a table."""
+"""Damages to a file on a disk, in a table."""
 
 from collections.abc import Callable
 import pathlib
@@ -12,7 +12,7 @@ def _flip(content: bytes) -> bytes:
   return bytes(changed)
 
 
-# By name, from the old content to the new; `None` is no file.
+# By name, from the old content to the new; `None` means no file.
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
   'lost': lambda content: None,
   'empty': lambda content: b'',
@@ -32,7 +32,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 BYTES = 'lost', 'half', 'flipped bit'
-"""What a file of arrays may suffer: only its checksum is looked at."""
+"""Damages to a file of arrays: only its checksum is checked."""
 
 
 def inflict(path: pathlib.Path, damage: str) -> None:

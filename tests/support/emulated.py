@@ -1,12 +1,12 @@
-"""Hosts that are emulated: network namespaces of this machine.
+"""Emulated hosts: network namespaces of this machine.
 
-Each is on one bridge, with its own name, address, and shaped interface (a token
-bucket in each direction). Sockets and TCP are real; only the wire is slow. Some
-hosts may be at one site, within which it is not.
+All hosts are on one bridge, each with its own name, address, and shaped
+interface (a token bucket in each direction). Sockets and TCP are real; only the
+wire is slow. Hosts may share a site, within which the wire is fast.
 
-All namespaces belong to the process that makes them, so nothing is left when it
-ends, however it ends. This needs no root where the kernel lets users create
-namespaces.
+All namespaces belong to the process that makes them, so nothing remains after
+the process ends, even if it is killed. This needs no root where the kernel lets
+users create namespaces.
 """
 
 from collections.abc import Sequence
@@ -151,7 +151,7 @@ class Hosts:
 def _shape(
   tc: str, device: str, bandwidth: str, end: str, near: Sequence[str]
 ) -> None:
-  """Limits what a device sends, but not from or to hosts of the same site."""
+  """Limits a device's traffic, except from and to hosts of the same site."""
   if len(near) == 1:  # The host itself.
     _sh(
       f'{tc} qdisc add dev {device} root tbf rate {bandwidth} burst 64kb '

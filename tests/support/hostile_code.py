@@ -1,9 +1,9 @@
-"""Config files whose own code misbehaves, wherever a user's code runs.
+"""Config files whose custom code misbehaves, wherever a user's code runs.
 
 A file defines a data set, a transform, an augmentation, a model, a task, a
-method and a writer. One of them does something wrong, from one of its calls on.
-With the environment variable `HARMLESS` the same file does nothing wrong;
-`REACHED` names a file that is made when something wrong is done.
+method and a writer. One of them does something wrong, starting with one of its
+calls. With the environment variable `HARMLESS` the same file does nothing
+wrong. `REACHED` names a file that is created when something wrong is done.
 """
 
 import pathlib
@@ -162,7 +162,7 @@ def get_config(method='mine'):
   return config
 """
 
-# As in a name of a file that is not UTF-8.
+# Like a file name that is not UTF-8.
 _NOT_UTF8 = "raise ValueError('\\udcff')"
 RAISES = (
   _NOT_UTF8,
@@ -248,21 +248,21 @@ WRONG = {
   'get_config': (*_ANY, 'config.steps = -1', 'config.data.name = None'),
   'opened writer': _ANY,
 }
-"""By place, wrong results; raising is wrong everywhere."""
+"""Wrong results by place; raising is wrong everywhere."""
 
 STEPS = 16
 PLACES = (*WRONG, 'callback', 'writer', 'write', 'closed writer')
 CRASHES = {('callback', _NOT_UTF8)}
-"""What ends jaxlib 0.10.2 with SIGSEGV, in six lines of JAX alone as well."""
+"""Code that ends jaxlib 0.10.2 with SIGSEGV, also in six lines of JAX alone."""
 
 
 class Case(NamedTuple):
   """A way to misbehave.
 
   Attributes:
-    place: where, one of `PLACES`.
+    place: the misbehaving place, one of `PLACES`.
     act: the statement that is wrong.
-    call: the number of the first call that misbehaves.
+    call: number of the first call that misbehaves.
   """
 
   place: str
@@ -271,12 +271,12 @@ class Case(NamedTuple):
 
   @property
   def raises(self) -> bool:
-    """Whether the act is an error whatever one does with results."""
+    """Whether the act is an error even if its result is ignored."""
     return self.act in RAISES
 
   @property
   def is_forgiven(self) -> bool:
-    """Whether the run goes on after an error, and says so in a line."""
+    """Whether the run continues after an error, with a line about it."""
     return self.place in ('write', 'closed writer')
 
   def write(self, file: pathlib.Path) -> None:

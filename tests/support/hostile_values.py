@@ -1,4 +1,4 @@
-"""Values that a hurried hand gives to a field of the config."""
+"""Values that a hurried user gives to a field of the config."""
 
 from collections.abc import Iterator
 import random

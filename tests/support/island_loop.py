@@ -1,4 +1,4 @@
-"""What a training loop of three islands computes."""
+"""A training loop of three islands."""
 
 import jax
 import jax.numpy as jnp

@@ -15,7 +15,7 @@ from selsync_jax.training.step import init_state, train_step
 from tests.support import compositions, programs
 
 STEPS = 12
-# Where the presets would hardly synchronize in 12 steps.
+# Settings for presets that would hardly synchronize in 12 steps.
 METHODS = compositions.PRESETS | {
   'selsync': ('selsync', {'delta': 0.1}),
   'streaming_diloco': ('streaming_diloco', {'period': 8}),
@@ -23,7 +23,7 @@ METHODS = compositions.PRESETS | {
 
 
 class Net(nn.Module):
-  """A perceptron with what makes workers differ: statistics and dropout."""
+  """A perceptron whose workers differ in batch statistics and dropout."""
 
   @nn.compact
   def __call__(self, x, *, train):
@@ -53,9 +53,9 @@ class Run(NamedTuple):
   """A few steps of training.
 
   Attributes:
-    state: after the last step, on the host.
+    state: state after the last step, on the host.
     synced: by step, whether the workers synchronized.
-    program: the step as XLA has compiled it, if devices make up a worker.
+    program: the compiled step, if a worker has several devices.
   """
 
   state: Any
@@ -80,7 +80,7 @@ def begin(method: str, mapper: Mapper) -> tuple[Any, Any]:
 def train(method: str, mapper: Mapper) -> Run:
   """Trains with a method of `METHODS`.
 
-  Its programs are not kept: a process has room for the code of 100 of them.
+  Compiled programs are dropped: a process has room for the code of 100.
   """
   step, state = begin(method, mapper)
   every, program = [*batches(mapper.workers)], ''
@@ -97,12 +97,12 @@ def train(method: str, mapper: Mapper) -> Run:
 
 
 def difference(one: Run, other: Run, share: float = 1.0) -> float:
-  """By how much parameters and statistics of two runs differ at most.
+  """The largest difference in parameters and statistics between two runs.
 
   Args:
     one: a run.
-    other: another one.
-    share: of the values that are compared; the largest differences are not.
+    other: another run.
+    share: share of the values to compare; the largest differences are left out.
   """
   pairs = zip(
     *(jax.tree.leaves(r.state.shared) for r in (one, other)), strict=True
@@ -112,7 +112,7 @@ def difference(one: Run, other: Run, share: float = 1.0) -> float:
 
 
 def crossings(method: str, layout: Layout) -> list[programs.Sent]:
-  """What leaves a worker in the compiled step, from one of its devices."""
+  """Elements that one device sends to other workers in the compiled step."""
   text = train(method, layout).program
   sent = programs.collectives(text, layout.devices_per_worker)
   return [message for message in sent if message.crosses]

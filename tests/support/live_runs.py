@@ -114,7 +114,7 @@ def outcome(child: subprocess.Popen) -> tuple[int, list[str]]:
 
 
 def free_port() -> int:
-  """A port of this machine that nobody uses now."""
+  """A port of this machine that is free now."""
   with socket.create_server(('localhost', 0)) as server:
     return server.getsockname()[1]
 

@@ -9,5 +9,5 @@ def slow(*values):
 
 
 def slow_but(quick, cases):
-  """The cases, of which those that are not quick are marked as slow."""
+  """The cases; cases that are not quick are marked as slow."""
   return [case if case in quick else slow(case) for case in cases]

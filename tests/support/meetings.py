@@ -1,4 +1,4 @@
-"""Islands that join, and come among others, in threads of a test."""
+"""Islands that join a running meeting, in threads of a test."""
 
 from concurrent import futures
 
@@ -16,19 +16,19 @@ def came(point, pool, *names, run='a run'):
 
 
 def until(said, line):
-  """Returns when the meeting point has said this."""
+  """Returns once the meeting point has said this."""
   while line not in said.get(timeout=20):
     pass
 
 
 def enter(peers):
-  """Goes among the others; returns the islands."""
+  """Joins the other islands; returns the islands."""
   peers.enter()
   return peers
 
 
 def admit(islands, pool):
-  """Lets in whoever waits, after one of the next shares."""
+  """Admits waiting islands, after one of the next shares."""
 
   def step(peers):
     while not peers.admits:

@@ -32,13 +32,13 @@ class Peer:
     self.link.send(message)
 
   def receive(self):
-    """The next message that is not only a sign of life."""
+    """The next message that is not a heartbeat."""
     while not (message := self.link.receive(soon())):
       pass
     return message
 
   def die(self):
-    """What the kernel does with the sockets of a killed process."""
+    """Closes the socket, like the kernel for a killed process."""
     self.socket.close()
 
 

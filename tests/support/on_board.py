@@ -9,11 +9,11 @@ from selsync_jax.islands.board import Board
 
 
 def on_board(run, islands, *stacked):
-  """What `run(peers, *args)` returns on each island, stacked.
+  """The stacked results of `run(peers, *args)` on all islands.
 
   Args:
-    run: a function that `cut` has made, or one that calls it.
-    islands: N, their number.
+    run: a function made by `cut`, or a function that calls one.
+    islands: N, the number of islands.
     *stacked: the arguments of all islands, [N, ...].
   """
   board = Board(islands)

@@ -1,4 +1,4 @@
-"""What users register: forgotten after a test."""
+"""Users' registrations, forgotten after a test."""
 
 from collections.abc import Iterator
 import contextlib
@@ -12,7 +12,7 @@ from selsync_jax.runs import writers
 
 @contextlib.contextmanager
 def forgotten() -> Iterator[None]:
-  """What is registered while this is entered is gone afterwards."""
+  """Forgets registrations made inside this context when it ends."""
   with contextlib.ExitStack() as tables:
     for table in (
       *(methods.METHODS, models.MODELS, tasks.TASKS, DATASETS),

@@ -1,4 +1,4 @@
-"""The pages of README and docs: their blocks of code, and their commands."""
+"""Code blocks and commands of README and docs."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Models for tests that are about anything else."""
+"""Models for tests whose subject is not the model."""
 
 import contextlib
 from unittest import mock
@@ -38,7 +38,7 @@ class Normalized(nn.Module):
 
 @contextlib.contextmanager
 def registered():
-  """While this is entered, both have their names in lower case."""
+  """Registers both models in lower case inside this context."""
   own = {'perceptron': Perceptron, 'normalized': Normalized}
   with mock.patch.dict(models.MODELS, own):
     yield

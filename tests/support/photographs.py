@@ -39,9 +39,9 @@ def prepare(
     root: TFDS's data directory.
     picture: returns a JPEG.
     labels: number of labels, of the thousand, that have pictures.
-    each: training pictures per label.
-    validation: pictures in the validation split.
-    shards: files per split.
+    each: number of training pictures per label.
+    validation: number of pictures in the validation split.
+    shards: number of files per split.
 
   Returns:
     The TFDS builder.

@@ -6,9 +6,9 @@ from tests.support import live_runs
 
 
 def after(setup: str) -> list[str]:
-  """Returns a prefix that gives a command what the shell command sets up.
+  """Returns a prefix that runs a command after the given shell command.
 
-  The test is skipped where the machine does not allow it.
+  Skips the test if the machine does not allow that.
   """
   prefix = ['unshare', '-rmu', 'sh', '-c', f'{setup} && exec "$@"', 'sh']
   tried = live_runs.run('sh', '-c', '"$@"', 'sh', *prefix, 'true')

@@ -1,4 +1,4 @@
-"""What a compiled program sends: its collectives, read from its text."""
+"""The collectives that a compiled program sends, read from its text."""
 
 import re
 from typing import NamedTuple
@@ -10,9 +10,9 @@ class Sent(NamedTuple):
   """A collective of a compiled program.
 
   Attributes:
-    kind: as XLA calls it.
-    dtype: of its operand, as XLA calls it.
-    elements: of its operand on one device.
+    kind: XLA's name of the collective.
+    dtype: XLA's name of the operand's dtype.
+    elements: number of elements of its operand on one device.
     crosses: whether it leaves a worker.
     conditional: whether it is in a branch.
   """
@@ -35,7 +35,7 @@ def collectives(text: str, devices_per_worker: int = 1) -> list[Sent]:
 
   Args:
     text: the program, as `compiled.as_text()`.
-    devices_per_worker: neighbors among the devices.
+    devices_per_worker: number of consecutive devices of a worker.
   """
   bodies = _computations(text)
   branches = set(re.findall(r'(?:true|false)_computation=%?([\w.\-]+)', text))
@@ -61,7 +61,7 @@ def _computations(text):
 
 
 def _reachable(bodies, name, skip=()):
-  """A computation and all that it calls, but not what is to be skipped."""
+  """A computation and everything that it calls, without the skipped parts."""
   seen, stack = set(), [name]
   while stack:
     name = stack.pop()
@@ -84,7 +84,7 @@ def _sent(body, devices_per_worker, conditional):
         elements = int(np.prod([int(d) for d in shape.split(',') if d]))
         operands.append((dtype, elements))
       if found[1] == 'all-to-all' and len(operands) > 1:
-        # One message, with an operand for each receiver; one of them stays.
+        # One message, with an operand for each receiver; one operand stays.
         (dtype, _), *others = operands
         operands = [(dtype, sum(elements for _, elements in others))]
       for operand in operands:

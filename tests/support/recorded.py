@@ -1,4 +1,4 @@
-"""Runs on disk that nobody trained."""
+"""Runs on disk that were never trained."""
 
 import csv
 import math
@@ -15,7 +15,7 @@ def random_changes(steps, workers):
 
 
 def totals(step, workers, syncs):
-  """What every row says of the run so far."""
+  """Totals of the run so far, which every row has."""
   return {
     'lssr': 1 - syncs / step,
     'samples': 32 * workers * step,
@@ -59,7 +59,7 @@ def write_run(workdir, changes):
       file.write(row)
 
 
-# Three steps, as a run hands them to its writers.
+# Three steps, in the form that a run hands to its writers.
 ROWS = [
   {
     'step': step,

@@ -9,14 +9,14 @@ from selsync_jax.sync.agreement import typed_as
 
 
 def run(averager, start, moves, mapper='vmap', sync=None):
-  """What each step leaves, and the averager's state, [steps, workers, ...].
+  """Values and averager's state after each step, [steps, workers, ...].
 
   Args:
-    averager: what the workers do at a synchronization.
-    start: where all workers start.
-    moves: what each worker adds at each step, [steps, workers, ...].
+    averager: the averager of the synchronizations.
+    start: initial value of all workers.
+    moves: each worker's change at each step, [steps, workers, ...].
     mapper: see `mappers.choose`.
-    sync: at which steps they synchronize, [steps]; all without.
+    sync: the steps that synchronize, [steps]; by default, all.
   """
   steps, workers = jax.tree.leaves(moves)[0].shape[:2]
   sync = np.ones(steps, bool) if sync is None else np.asarray(sync)
@@ -29,7 +29,7 @@ def run(averager, start, moves, mapper='vmap', sync=None):
       carry = averager.step(sync, tree, state)
       return carry, carry
 
-    own = jax.tree.map(typed_as, start, moves)  # On a mesh, types say that.
+    own = jax.tree.map(typed_as, start, moves)  # A mesh's types need that.
     carry = own, averager.init(own)
     return jax.lax.scan(body, carry, (moves, sync))[1]
 

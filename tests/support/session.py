@@ -1,4 +1,4 @@
-"""What all tests of a session share, whichever xdist worker runs them."""
+"""Folders and checks shared by all xdist workers of a test session."""
 
 from collections.abc import Callable
 import fcntl
@@ -18,15 +18,15 @@ from jaxtyping import _import_hook
 ROOT = pathlib.Path(__file__).parents[2]
 SESSION = pathlib.Path(os.environ['SELSYNC_TESTS'])  # From conftest.py.
 
-# An int may stand for a float, as for any type checker.
+# An int may be passed for a float, like in any type checker.
 typecheck = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 _jaxtyped = jaxtyping.jaxtyped
 
 
 def check_public_signatures() -> None:
-  """Lets the shapes and types of public signatures hold for every call.
+  """Checks the shapes and types of public signatures at every call.
 
-  The hook would also wrap private functions, and nested ones each time that
+  The hook would also wrap private functions, and nested functions each time
   their definition is executed, which took half of the tests' time.
   """
   jaxtyping.jaxtyped = _jaxtyped_if_public
@@ -39,10 +39,10 @@ def check_public_signatures() -> None:
 
 
 def _get_code(loader: Any, module: str) -> types.CodeType:
-  """The code of a module with its checks, from a cache of its own.
+  """The code of a module with its checks, from a separate cache.
 
-  Jaxtyping uses that cache also for all that the module imports. None of it is
-  there, so TensorFlow and others were compiled in every process, for seconds.
+  Jaxtyping would use that cache for all imports of the module, too. They are
+  not in it, so each process would compile TensorFlow and others, for seconds.
   """
   tag = loader._typechecker.get_hash()
   with mock.patch(
@@ -66,10 +66,10 @@ def _jaxtyped_if_public(*, typechecker: Any) -> Callable[[Any], Any]:
 
 
 def _has_shapes(function: types.FunctionType) -> bool:
-  """Whether an annotation is of arrays, or a string that could be.
+  """Whether an annotation describes arrays, or is a string that could do so.
 
-  Without one there are no shapes to compare, and binding the arguments for it
-  took a quarter of the tests' time.
+  Other annotations have no shapes to compare, and binding their arguments took
+  a quarter of the tests' time.
   """
   return any(
     isinstance(annotation, str) or 'jaxtyping' in repr(annotation)
@@ -78,21 +78,21 @@ def _has_shapes(function: types.FunctionType) -> bool:
 
 
 def make_once(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
-  """A folder of the session that the first xdist worker to ask for it makes.
+  """A folder of the session, made by the first xdist worker that asks for it.
 
   Args:
-    name: of the folder.
+    name: name of the folder.
     make: fills the folder; the other workers wait meanwhile.
 
   Returns:
-    The folder. Whoever changes anything in it takes a copy.
+    The folder. A test that changes its files takes a copy.
   """
   folder = SESSION / name
   with folder.with_suffix('.lock').open('w') as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
     done = folder.with_suffix('.done')
     if not done.exists():
-      shutil.rmtree(folder, ignore_errors=True)  # Of an attempt that failed.
+      shutil.rmtree(folder, ignore_errors=True)  # From a failed attempt.
       folder.mkdir(parents=True)
       make(folder)
       done.touch()

@@ -1,4 +1,4 @@
-"""Shapes of a decoder's state, and what a device holds of them."""
+"""Shapes of a decoder's state, and its bytes on a device."""
 
 import math
 from typing import Any

@@ -12,7 +12,7 @@ STEPS = 24
 
 
 def config(data_dir, method='selsync', **fields):
-  """The config of a short run; fields' names with __ for the dots."""
+  """The config of a short run; fields are given with __ for the dots."""
   short = digits.get_config(method)
   defaults = {
     'steps': STEPS,

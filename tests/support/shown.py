@@ -22,14 +22,14 @@ def table(text, name):
 
 
 def figure(text, name):
-  """What the page's script draws."""
+  """The drawing commands of the page's script."""
   part = section(text, name)
   script = r'<script type="application/json">(.*?)</script>'
   return json.loads(re.search(script, part, re.S)[1])
 
 
 def marks(text, name, panel, entry):
-  """The marks of an entry of the legend in a panel, which count from 1."""
+  """The marks of a legend entry in a panel; panels count from 1."""
   return [
     mark
     for mark in figure(text, name)['data']

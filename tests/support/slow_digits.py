@@ -1,8 +1,8 @@
-"""A config whose steps leave the CPU idle, as those of a GPU do.
+"""A config whose steps leave the CPU idle, like steps on a GPU.
 
-Digits, from a data set whose batches take as many seconds as the environment's
-STEP_PAUSE says. SIGUSR1 holds Python's lock for a minute, as an extension that
-hangs does: no thread of the process runs, and the system answers for it.
+Digits, from a data set whose batches take STEP_PAUSE seconds (an environment
+variable). SIGUSR1 holds Python's lock for a minute, like an extension that
+hangs: no thread of the process runs, while the system answers for it.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ def slow_digits():
 
 
 def get_config(method: str = 'selsync'):
-  """The digits' config with these data."""
+  """The digits' config with this data set."""
   config = digits.get_config(method)
   config.data.name = 'slow_digits'
   return config

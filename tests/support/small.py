@@ -30,9 +30,9 @@ def cluster(workers=WORKERS, steps=STEPS, seed=0, compute='constant', **fields):
 
 
 def config(plain=False):
-  """Hyperplane regression in 16 dimensions, with all that an optimizer has.
+  """Hyperplane regression in 16 dimensions, with a full optimizer.
 
-  A plain one has plain SGD at a constant learning rate.
+  With `plain`, it has plain SGD at a constant learning rate.
   """
   small = hyperplane.get_config('bsp')
   small.update(workers=WORKERS, steps=STEPS, batch_size=8, mapper='vmap')

@@ -1,4 +1,4 @@
-"""Disks that are full or can only be read."""
+"""Full and read-only disks."""
 
 from collections.abc import Iterator
 import contextlib
@@ -24,13 +24,13 @@ class SmallDisk:
     return self._folder
 
   def remount(self, option: str) -> None:
-    """Changes it, to `ro` or another size."""
+    """Changes the disk, to `ro` or to another size."""
     command = ['mount', '-o', f'remount,{option}', str(self._folder)]
     subprocess.run(command, check=True)
 
 
 @contextlib.contextmanager
 def small_disk(folder: pathlib.Path) -> Iterator[SmallDisk]:
-  """Yields a disk that is unmounted at last."""
+  """Yields a disk, and unmounts it at the end."""
   yield SmallDisk(folder)
   subprocess.run(['umount', '-l', str(folder)], check=False)

@@ -1,4 +1,4 @@
-"""What a stranger may send to the port of process 0."""
+"""Messages that a stranger may send to the port of process 0."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ def signed(*messages):
     link = Link(stranger, token, listens=False, deadline=soon())
     for text in messages:
       link.send_text(text.encode())
-    # What it answers, if it does.
+    # The answer, if there is one.
     with contextlib.suppress(OSError):
       link.receive(soon())
 

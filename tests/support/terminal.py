@@ -11,7 +11,7 @@ import termios
 
 
 def on_terminal(width, *command, code=0, cwd=None, **environment):
-  """What a command writes on a terminal, without escape sequences."""
+  """The output of a command on a terminal, without escape sequences."""
   ours, theirs = pty.openpty()
   fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack('HHHH', 24, width, 0, 0))
   inherited = {k: v for k, v in os.environ.items() if k != 'COLUMNS'}
@@ -28,7 +28,7 @@ def on_terminal(width, *command, code=0, cwd=None, **environment):
     try:
       while more := os.read(ours, 2**16):
         text += more
-    except OSError:  # Linux says so when nobody has the terminal any more.
+    except OSError:  # Linux raises it when the terminal is closed.
       pass
     os.close(ours)
   assert process.returncode == code, text

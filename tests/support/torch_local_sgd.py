@@ -2,9 +2,9 @@
 
   python -m tests.support.torch_local_sgd FOLDER
 
-reads `FOLDER/problem.npz` and `FOLDER/variants.json`. For each variant it
-writes the parameters of every worker after every step, [steps, workers, size],
-into `FOLDER/torch.npz`. It needs no JAX.
+Reads `FOLDER/problem.npz` and `FOLDER/variants.json`. For each variant, writes
+the parameters of every worker after every step, [steps, workers, size], into
+`FOLDER/torch.npz`. Needs no JAX.
 """
 
 import json
@@ -46,7 +46,7 @@ def train(problem, switch, period, momentum):
       momentum=momentum,
       weight_decay=WEIGHT_DECAY,
     ),
-    # It averages right after its warmup, so the first round is in that.
+    # It averages right after its warmup, so the first round includes that.
     averagers.PeriodicModelAverager(period, warmup_steps=switch + period - 1),
   )
   trajectory = []

@@ -2,8 +2,8 @@
 
 They follow the structure documented by torchvision, by PyTorch's
 word-language-model example, and by LLaMA's authors. Layers are defined in the
-order in which our models call theirs, so that weights can be matched by kind
-and order.
+order in which our models call them, so that weights can be matched by kind and
+order.
 """
 
 import math
@@ -218,7 +218,7 @@ def rotary(x):
 
 
 def decoder(vocab_size, num_layers, embed_dim, num_heads, mlp_dim):
-  """LLaMA, as in its authors' code."""
+  """LLaMA, like in its authors' code."""
   layers = [
     DecoderLayer(embed_dim, num_heads, mlp_dim) for _ in range(num_layers)
   ]

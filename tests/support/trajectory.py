@@ -46,7 +46,7 @@ def quadratic(params, model_state, batch, key):
 def train(strategy, optimizer, params, batch, steps, loss=quadratic):
   """Parameters and metrics after each step, [steps, workers, ...].
 
-  Every worker has its row of the batch, at every step.
+  Every worker has the same row of the batch at every step.
   """
   strategy.check()
   step = train_step(loss, strategy, optimizer, seed=0)

@@ -1,6 +1,6 @@
-"""A config with one network in flax linen and in flax nnx, both alike.
+"""A config with the same network in flax linen and in flax nnx.
 
-Its initial weights depend on no key, so that runs of both start equal.
+Its initial weights depend on no key, so runs of both start equal.
 
   python train.py --config=tests/support/two_styles.py --config.model.name=InNnx
 """
@@ -41,7 +41,7 @@ class InLinen(nn.Module):
 
 @ss.register_model
 class InNnx(nnx.Module):
-  """The same, of 8x8 pixels."""
+  """The same network, for 8x8 pixels."""
 
   def __init__(
     self,
@@ -70,7 +70,7 @@ class InNnx(nnx.Module):
 
 
 def get_config(method='selsync'):
-  """The digits, with one of both."""
+  """The digits, with one of the two models."""
   config = digits.get_config(method)
   config.model.update(name='InNnx', num_filters=32, dropout=0.0)
   return config

@@ -1,7 +1,7 @@
 """An island whose devices share its parameters: `INVITATION NAME`.
 
-It may be one process, or one of several. It prints what it has at the end, and
-how often this process has passed on a piece of a message.
+It may be one or several processes. It prints its values at the end, and how
+often this process has passed on a piece of a message.
 """
 
 import itertools

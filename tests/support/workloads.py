@@ -1,6 +1,6 @@
 """Models, shapes and optimizers to measure, with random batches.
 
-Shapes are those of the configs; batches are sizes for one large accelerator.
+Shapes match the configs; batches are sizes for one large accelerator.
 This needs neither a data set nor the packages that read one.
 """
 
@@ -18,7 +18,7 @@ SGD = dict(name='sgd', learning_rate=1e-6, momentum=0.9, weight_decay=1e-4)
 ADAM = dict(name='adam', learning_rate=1e-6)
 ADAMW = dict(name='adamw', learning_rate=1e-6, b2=0.95, weight_decay=0.1)
 
-TOKENS = 1024  # Of the decoders' segments.
+TOKENS = 1024  # In a decoder's segment.
 # Vocabulary, layers, width, heads, and width of the gated layer.
 SIZES = {
   '10M': (10_240, 6, 256, 4, 688),
@@ -31,14 +31,14 @@ _TINY |= dict(embed_dim=16, num_heads=2, mlp_dim=16)
 
 
 class Workload(NamedTuple):
-  """What to train.
+  """A workload to measure.
 
   Attributes:
-    model: name and fields, as in `config.model`.
-    outputs: classes, or the size of the vocabulary.
-    shape: of an example: an image, or a segment of tokens.
-    optimizer: as in `config.optimizer`.
-    examples: of a batch that a large accelerator has room for.
+    model: the model's name and fields, like in `config.model`.
+    outputs: number of classes, or the size of the vocabulary.
+    shape: shape of an example: an image, or a segment of tokens.
+    optimizer: fields of the optimizer, like in `config.optimizer`.
+    examples: size of a batch that fits on a large accelerator.
   """
 
   model: Mapping[str, Any]
@@ -58,7 +58,7 @@ class Workload(NamedTuple):
     return self.shape[0] if self.is_text else 1
 
   def tiny(self) -> 'Workload':
-    """The same as small as it goes, for a CPU."""
+    """The same workload as small as possible, for a CPU."""
     return Workload(
       {name: _TINY.get(name, value) for name, value in self.model.items()},
       outputs=32,
@@ -97,7 +97,7 @@ class Workload(NamedTuple):
 
 
 def decoder(size: str, examples: int) -> Workload:
-  """A decoder with the number of parameters that its name says."""
+  """A decoder with the number of parameters in its name."""
   outputs, num_layers, embed_dim, num_heads, mlp_dim = SIZES[size]
   model = dict(
     name='decoder',

@@ -14,7 +14,7 @@ SOME = fragments.fragments(4, 'random')
 
 
 def test_random_fragments_between_outer_steps_leave_these_as_they_are(mapper):
-  """SPARTA with DiLoCo: what keeps the mean does not change the next step."""
+  """SPARTA with DiLoCo: an exchange that keeps the mean keeps the next step."""
   moves = np.random.default_rng(0).normal(size=(4 * K, N, SIZE))
   moves = moves.astype(np.float32)
   both = alternation.interleave(K, OUTER, SOME)

@@ -76,9 +76,9 @@ def test_diloco_is_the_papers_algorithm():
 
 
 def test_with_gradient_descent_of_rate_1_an_outer_step_is_the_mean():
-  """Bit for bit, or to an ulp where it moves by more than a factor of two.
+  """Bit for bit, or to an ulp if an element moves by more than a factor of two.
 
-  Up to there a difference is exact (Sterbenz); the ulp is the larger one's.
+  Below that a difference is exact (Sterbenz); the ulp is the larger one's.
   """
   rng = np.random.default_rng(0)
   start = rng.normal(size=999).astype(np.float32)
@@ -93,7 +93,7 @@ def test_with_gradient_descent_of_rate_1_an_outer_step_is_the_mean():
 
 
 def test_an_outer_step_over_gossip_is_noloco():
-  """Its equations in NumPy, with gamma = beta and pairs of two."""
+  """NoLoCo's equations in NumPy, with gamma = beta and pairs of two."""
   alpha, beta, workers = 0.5, 0.7, 4
   moves = np.random.default_rng(0).normal(size=(7, workers, 9))
   pairs = exchange.gossip('exponential')

@@ -1,4 +1,4 @@
-"""A trigger's threshold follows the budget, whatever is measured."""
+"""A trigger's threshold follows the budget, for any measurement."""
 
 from typing import Any, NamedTuple
 
@@ -73,13 +73,13 @@ def test_the_rate_is_off_by_the_way_of_the_threshold_exactly(gain):
   states = run(trigger, jnp.asarray(stream(STREAMS['up and down by 1000'])))
   synced = np.array([state.sync[0] for state in states])
   logs = np.array([state.log_threshold[0] for state in states])
-  # A step's outcome moves the threshold of the next.
+  # A step's outcome moves the threshold of the next step.
   excess = np.cumsum(synced[1:-1] - 0.15)
   np.testing.assert_allclose(logs[2:] - logs[1], gain * excess, atol=2e-3)
 
 
 def steered(changes, lssr):
-  """The controller with a falling gain, by its description."""
+  """The controller with a falling gain, from its description."""
   synced, threshold, count, debt = [True], changes[0], 0, 0.0
   for change in changes[1:]:
     synced.append(change >= threshold)
@@ -96,7 +96,7 @@ def steered(changes, lssr):
 def test_a_gain_falls_until_a_debt_grows(phases):
   """The first finite change is the first threshold."""
   measured = stream(STREAMS[phases])
-  measured[0, 1] = np.inf  # As the change of a first gradient.
+  measured[0, 1] = np.inf  # Like the change of a first gradient.
   trigger = ss.budgeted(compared(), lssr=0.9)
   states = run(trigger, jnp.asarray(measured))
   expected = [True, *steered(measured[1:].max(axis=1).astype(float), 0.9)]
@@ -115,7 +115,7 @@ def test_the_largest_changes_are_what_synchronizes(workers, sigma):
 
 
 def test_a_budget_of_few_synchronizations_begins_with_one():
-  """A start far above what is measured once cost hundreds of local steps."""
+  """A start far above a single measurement cost hundreds of local steps."""
   for first in 1e-6, 1.0, 1e6:
     changes = first * stream([1.0])[:200]
     states = run(ss.budgeted(compared(), lssr=0.99), jnp.asarray(changes))
@@ -124,7 +124,7 @@ def test_a_budget_of_few_synchronizations_begins_with_one():
 
 
 def test_a_trigger_decides_by_the_steered_threshold():
-  """Of two triggers on one stream, each with its unit, both keep the budget."""
+  """Two triggers on one stream, each with its unit, both keep the budget."""
   for theta, variant in [(1e-6, 'naive'), (1e6, 'linear')]:
     trigger = ss.budgeted(ss.fda(theta, variant), lssr=0.8)
 
@@ -196,7 +196,7 @@ def test_bytes_that_a_bound_spends_are_refused_once_they_are_known():
 def test_a_links_share_pays_for_what_it_can_carry(share):
   trigger = ss.budgeted(compared(), link_share=share)
   measured = jnp.asarray(stream([1.0]))
-  steps = {0.0: 100, 4.0: 500, 16.0: 600}  # That an average travels, and then.
+  steps = {0.0: 100, 4.0: 500, 16.0: 600}  # Steps in flight, how long.
   travel = np.repeat(np.float32([*steps]), [*steps.values()])
 
   def worker(measured):

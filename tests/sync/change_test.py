@@ -1,4 +1,4 @@
-"""What is measured of a gradient."""
+"""The measured change of a gradient."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def test_the_change_is_right_for_every_finite_gradient(scale, next_scale):
 
 @pytest.mark.parametrize('scale', [1.0, 1e-30, 1e30])
 def test_a_worker_among_many_is_measured_as_alone(scale):
-  """Also if float32 cannot hold the squares of one of them."""
+  """Even if float32 cannot hold the squares of one of them."""
   scales = np.float32([1.0, scale, 10.0])[:, None]
   gradients = np.float32(np.random.default_rng(0).normal(size=(3, 20))) * scales
   each = [UPDATE(2 * g, UPDATE(g, METER.init(g))[1])[1] for g in gradients]

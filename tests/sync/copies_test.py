@@ -19,7 +19,7 @@ FREE = optax.contrib.schedule_free_sgd(0.1)
 
 
 def with_masters(inner):
-  """Updates float32 copies, of which the parameters are the rounded values."""
+  """Updates float32 copies; the parameters are their rounded values."""
 
   def init(params):
     masters = optax.tree.cast(params, jnp.float32)
@@ -46,7 +46,7 @@ def with_masters(inner):
     (with_masters(optax.adam(0.1)), HALF, ['masters/b', 'masters/w']),
     (optax.adamw(0.1), PARAMS, []),
     (optax.adagrad(0.1, initial_accumulator_value=1.0), PARAMS, []),
-    (optax.contrib.prodigy(), PARAMS, []),  # It holds those of the start.
+    (optax.contrib.prodigy(), PARAMS, []),  # It holds the initial parameters.
     (optax.noisy_sgd(0.1, key=0), PARAMS, []),  # Its state has a key.
     (optax.contrib.muon(0.1), PARAMS, []),
   ],
@@ -103,7 +103,7 @@ def spread(tree):
   'policy', [ss.optimizer_state.local(), ss.optimizer_state.reset()]
 )
 def test_an_average_in_the_trainer_outlasts_the_next_update(averager, policy):
-  """With equal gradients: those of one target, from the same parameters."""
+  """Equal targets and parameters give equal gradients after the average."""
   optimizer = optax.contrib.schedule_free_sgd(0.1)
   strategy = ss.Strategy(ss.every(4), averager, optimizer_state=policy)
   copies = parameter_copies(optimizer, PARAMS)

@@ -1,4 +1,4 @@
-"""What a loop of one's own reads from the optimizer's state."""
+"""The decision that a custom training loop reads from the optimizer's state."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from tests.support.blocks import rows_of, shard_map
 from tests.support.marks import slow
 
 SGD = optax.sgd(0.1)
-GRADS = jnp.arange(8.0).reshape(4, 2)  # Four workers'.
+GRADS = jnp.arange(8.0).reshape(4, 2)  # A row per worker.
 
 
 def train(tx, calls, mapper='vmap'):
@@ -47,7 +47,7 @@ def multi_steps(trigger, k=8):
 )
 def test_under_multi_steps_one_vote_averages_once(trigger, mapper):
   found = list(train(multi_steps(trigger), 32, mapper))
-  # The first update, and the one that accumulates the large gradient.
+  # The first update, and the update that accumulates the large gradient.
   asked = [i for i, (_, sync) in enumerate(found) if sync.any()]
   assert asked == [7, 23]
   for i, (w, sync) in enumerate(found):

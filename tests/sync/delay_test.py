@@ -20,10 +20,10 @@ START = np.linspace(-1, 1, SIZE).astype(np.float32)
 
 
 def trained(result, k, *, keep=1.0, extrapolate=0.0, mix=0.0, piece=None):
-  """What workers have after each step.
+  """The workers' parameters after each step.
 
-  `result(snapshots)` is what comes of the workers' snapshots, and `piece` the
-  slice that the next one is about.
+  `result(snapshots)` computes an average from the snapshots, and `piece` is the
+  slice that the next average covers.
   """
   x = np.tile(START, (N, 1)).astype(np.float64)
   before, left, asked, age, after = START, 0, False, 0, []
@@ -64,7 +64,7 @@ class Outer:
 
 
 class Fragments:
-  """A third at a time, with an outer step each."""
+  """Averages a third at a time, with an outer step each."""
 
   def __init__(self):
     self.outers = [Outer(part) for part in np.split(START, 3)]
@@ -80,7 +80,7 @@ class Fragments:
 
 
 def rounded(values):
-  """Values in int8, a scale for each 256, along the last axis."""
+  """Values in int8, with a scale for each 256, along the last axis."""
   padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, -SIZE % 256)])
   blocks = padded.reshape(*values.shape[:-1], -1, 256)
   scale = np.abs(blocks).max(-1, keepdims=True) / 127
@@ -89,7 +89,7 @@ def rounded(values):
 
 
 class Int8:
-  """A mean of changes in int8, rounded by all, then by who adds up a share."""
+  """A mean of changes in int8: workers round, then the owner of each share."""
 
   def __init__(self):
     self.reference, self.error = START, np.zeros((N, SIZE), np.float32)
@@ -132,14 +132,14 @@ CASES = {
 @pytest.mark.parametrize('k', [1, slow(2), 5])
 @pytest.mark.parametrize('case', CASES)
 def test_a_delayed_average_is_that_of_a_reference(case, k):
-  """Votes come in bursts, so that some wait for a mean on its way."""
+  """Votes come in bursts, so some wait for a mean in flight."""
   create, result, fields = CASES[case]
   result = result()
   expected = trained(result, k, piece=getattr(result, 'piece', None), **fields)
   averager = ss.delayed(create(), k, **fields)
   left, _ = rounds.run(averager, jnp.asarray(START), MOVES, sync=SYNC)
   close = np.isclose(left, expected, atol=2e-5, rtol=2e-5)
-  # What is nearly between two of int8's values may be rounded to either, and
+  # A value nearly between two int8 values may be rounded to either of them, and
   # then its block may have another scale from there on.
   assert close.mean() >= (0.7 if 'int8' in case else 1)
 
@@ -159,7 +159,7 @@ def test_votes_while_a_mean_is_on_its_way_become_one_average():
   'averager', [ss.mean(wire=ss.wires.bfloat16()), ss.groups(2), ss.gossip()]
 )
 def test_every_mapper_computes_the_same(averager):
-  """Also where a message is no mean of all, or in other types."""
+  """Even if a message is not the mean of all workers, or has other types."""
   late = ss.delayed(averager, 2, keep=0.5)
   pmap, *others = (
     rounds.run(late, jnp.asarray(START), MOVES, mapper, SYNC)[0]
@@ -171,7 +171,7 @@ def test_every_mapper_computes_the_same(averager):
 
 
 def test_eager_outer_steps_are_those_of_a_reference():
-  """Kale et al., Algorithm 2: the others' changes are a round old."""
+  """Kale et al., Algorithm 2: the other workers' changes are a round old."""
   x = np.tile(START, (N, 1)).astype(np.float64)
   consensus, momentum = x.copy(), 0.0
   old, expected = np.zeros((N, SIZE)), []
@@ -191,7 +191,7 @@ def test_eager_outer_steps_are_those_of_a_reference():
 
 
 def test_an_eager_change_is_completed_by_the_number_that_began_it():
-  """Of four workers one is left; the mean of the last changes is d."""
+  """One of four workers is left; the mean of the last changes is d."""
   averager = ss.eager_outer(optax.sgd(1.0))
   start = jnp.zeros((4, SIZE))
   step = jax.vmap(averager.apply, axis_name=ss.AXIS)
@@ -203,9 +203,9 @@ def test_an_eager_change_is_completed_by_the_number_that_began_it():
 
 
 def on_a_quadratic(averager, kappa, workers, rounds=60):
-  """The distance from the optimum of all, relative to that of the start.
+  """The distance from the common optimum, relative to the start.
 
-  The steps of a round take each worker by a share `kappa` to its own optimum.
+  In a round, each worker moves by a share `kappa` toward its own optimum.
   """
   rng = np.random.default_rng(1)
   optima = rng.normal(size=(workers, 512)).astype(np.float32)
@@ -247,7 +247,7 @@ def test_eager_outer_steps_converge_on_every_wire(wire):
 
 
 def test_eager_outer_steps_leave_variances_positive_and_counters_alone():
-  """Where the true variance is far below the first one."""
+  """Even if the true variance is far below the first one."""
   averager = ss.eager_outer(optax.sgd(1.0))
   tree = {
     'params': jnp.ones((8, 3)),
@@ -279,13 +279,13 @@ def test_variances_stay_positive_and_counters_are_the_workers_own():
   )
   falls = 0.026 - 0.024 / 2 - 0.024
   np.testing.assert_allclose(left['params'][-1], falls, atol=1e-7)
-  assert (left['var'][-1] == 0).all()  # Though all see it fall.
+  assert (left['var'][-1] == 0).all()  # Although all see it fall.
   assert left['count'][-1].tolist() == count.sum(0).tolist()
 
 
 @pytest.mark.parametrize('step, reached', [(2, True), (3, False)])
 def test_nan_reaches_the_others_with_the_snapshot_that_has_it(step, reached):
-  """Not from a worker whose values broke after its snapshot was taken."""
+  """A worker whose values broke after its snapshot does not spread NaN."""
   moves = np.zeros((6, N, 3), np.float32)
   moves[step, 1] = np.nan
   left, _ = rounds.run(
@@ -319,7 +319,7 @@ def test_what_is_on_its_way_is_applied_after_the_last_step():
 
 
 def test_what_lands_early_runs_ahead_by_the_steps_that_it_has_flown():
-  """So equal workers, which are where they are, stay there."""
+  """Equal workers therefore stay where they are."""
   averager = ss.delayed(ss.mean(), 3, keep=0.5, extrapolate=0.5)
   moves, sync = np.ones((24, N, 1), np.float32), np.arange(1, 25) % 10 == 0
   left, states = rounds.run(averager, jnp.zeros(1), moves, sync=sync)
@@ -337,5 +337,5 @@ def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
   new = averager.resize(saved, fresh, range(2), STEPS)
   assert saved.left.all() and not new.left.any()
   np.testing.assert_array_equal(new.before, saved.before[:2])
-  # The last snapshot that counts is the one before.
+  # The last snapshot that counts is the previous one.
   assert new.age.tolist() == (saved.age + saved.span)[:2].tolist()

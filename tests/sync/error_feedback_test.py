@@ -1,4 +1,4 @@
-"""What compressed reducers leave out is sent later, and nothing is lost."""
+"""Compressed reducers send later what they leave out, and lose nothing."""
 
 import jax
 import numpy as np
@@ -47,7 +47,7 @@ def test_what_is_applied_and_what_waits_is_what_was_given(name):
   # All workers see that a gradient is not finite, and then forget it.
   assert np.isnan(applied[broken]).all()
   for field, value in states._asdict().items():
-    if field not in ('selection', 'overflow'):  # They say what was sent.
+    if field not in ('selection', 'overflow'):  # They describe the message.
       for leaf in jax.tree.leaves(value):
         np.testing.assert_array_equal(leaf[broken], leaf[broken - 1])
   applied[broken] = given[broken] = 0
@@ -65,14 +65,14 @@ def test_the_mean_in_int8_does_not_drift(workers, steps):
   grads = rng.uniform(-1, 1, size=(steps, workers, 1000)).astype(np.float32)
   grads[:, :, :500] *= np.float32(0.01)
   means, states = run(reducers.int8(), grads)
-  # A worker rounds its vector, and keeps N times the error of the means that it
-  # rounds; with both it rounds the next one.
-  rounding = 1e-4  # Of float32.
+  # A worker rounds its vector, and keeps N times the rounding error of the
+  # means; its next vector is rounded with both errors.
+  rounding = 1e-4  # Rounding of float32.
   bound = (workers + 1 + (workers - 1) / 253) / 252 + rounding
   assert np.abs(states.error[0]).max() < bound
   drift = (means[:, 0] - grads.mean(axis=1, dtype=np.float64)).cumsum(axis=0)
   assert np.abs(drift).max() < bound
-  # It stays as it was early on.
+  # It stays at its early size.
   tenth = steps // 10
   early, late = drift[tenth : 2 * tenth], drift[-tenth:]
   assert np.abs(late).mean() < 1.1 * np.abs(early).mean()

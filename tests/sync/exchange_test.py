@@ -1,4 +1,4 @@
-"""Gossip and groups: what one round mixes, and what several do."""
+"""Gossip and groups: mixing in one round, and in several."""
 
 import functools
 
@@ -29,7 +29,7 @@ def matrices(averager, workers):
 
 
 def powers(matrix):
-  """Its product with those before it."""
+  """The product with all earlier matrices."""
   return functools.reduce(lambda product, one: one @ product, matrix)
 
 
@@ -136,7 +136,7 @@ def test_workers_of_a_group_have_the_same_bits(mapper):
 
 
 def test_butterfly_groups_are_the_wait_avoiding_papers():
-  """Its masks for P = 16 and S = 4 are bits 0 and 1, then 2 and 3."""
+  """The paper's masks for P = 16 and S = 4 are bits 0 and 1, then 2 and 3."""
   first, second, third = matrices(exchange.groups(4), 16)[:3]
   np.testing.assert_array_equal(np.flatnonzero(first[5]), [4, 5, 6, 7])
   np.testing.assert_array_equal(np.flatnonzero(second[5]), [1, 5, 9, 13])

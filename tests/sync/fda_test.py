@@ -1,4 +1,4 @@
-"""FDA's estimates of the variance of the replicas, and when it talks."""
+"""FDA's estimates of the variance of the replicas, and its decisions."""
 
 import functools
 
@@ -19,7 +19,7 @@ DRAWS, WORKERS, SIZE = 1000, 4, 60
 def drawn():
   """Consensus before and after a synchronization, then the workers' drifts.
 
-  The change of the consensus is like the mean drift in half of the draws.
+  The change of the consensus resembles the mean drift in half of the draws.
   """
   rng = np.random.default_rng(0)
 
@@ -36,7 +36,7 @@ def drawn():
 
 @functools.cache
 def estimates(variant):
-  """The estimates of the second round, and the drifts as float32 has them."""
+  """The estimates of the second round, and the drifts in float32."""
   trigger = ss.fda(0.0, variant)
   before, after, drifts = drawn()
 
@@ -65,7 +65,7 @@ def test_the_linear_estimate_is_never_below_the_variance():
   rounding = 1e-6 * np.square(drifts).sum(axis=2).mean(axis=1)
   assert (estimate >= true - rounding).all()
   assert (estimate[1::2] > true[1::2]).all()
-  # Where the consensus keeps its direction, it is the variance, nearly.
+  # If the consensus keeps its direction, the estimate is nearly the variance.
   assert np.median((estimate / true)[::2]) < 1.01
 
 

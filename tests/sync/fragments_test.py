@@ -12,7 +12,7 @@ SHAPES = {'w': (5, 7), 'b': (2,), 'scale': ()}
 
 
 def some(count, workers, seed=0):
-  """A move of every worker in each round, zero but in the first."""
+  """A move of every worker in each round, zero except in the first round."""
   rng = np.random.default_rng(seed)
   moves = {
     name: np.zeros((count, workers, *shape), np.float32)
@@ -27,7 +27,7 @@ START = {name: jnp.zeros(shape) for name, shape in SHAPES.items()}
 
 
 def flat(tree):
-  """[rounds, workers, elements], a name after the other."""
+  """[rounds, workers, elements], one name after another."""
   return np.concatenate(
     [tree[n].reshape(*tree[n].shape[:2], -1) for n in SHAPES], axis=-1
   )

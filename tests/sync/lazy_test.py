@@ -1,4 +1,4 @@
-"""Lazy aggregation against LAG-WK as published."""
+"""Lazy aggregation against the published LAG-WK."""
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,9 @@ def rounded(x, bits):
 
 
 def lag_wk(xi, history, bits=None, patience=100):
-  """Section 2.1, with a server: the sum of the gradients that it has.
+  """Section 2.1, with a server that holds the sum of its gradients.
 
-  With `bits` it is LAQ.
+  With `bits`, it is LAQ.
   """
   last = np.zeros(N)  # Squared errors of rounding.
   silent = np.zeros(N)
@@ -51,7 +51,7 @@ def lag_wk(xi, history, bits=None, patience=100):
 
 @pytest.mark.slow
 def test_all_send_as_soon_as_there_are_other_workers():
-  """What was known of those who are gone counts no longer."""
+  """Information about workers that have left no longer counts."""
   reducer = lazy.lazy(xi=100.0)
   update = jax.vmap(lambda *args: reducer.update(*args), axis_name=ss.AXIS)
   grads = jnp.asarray(GOALS)
@@ -101,7 +101,7 @@ def test_a_gradient_that_is_not_finite_is_seen_by_all_and_kept_by_none(bits):
   means, states = run(lazy.lazy(bits=bits), grads)
   assert np.isnan(means[1]).all() and np.isfinite(means[2]).all()
   np.testing.assert_array_equal(states.mean[1], states.mean[0])
-  # What it reports is what was sent, by the one worker.
+  # The reported bytes are the bytes sent, by the one worker.
   np.testing.assert_allclose(states.senders[:, 0], [1, 1 / N, 1])
 
 
@@ -114,7 +114,7 @@ def test_nobody_is_silent_for_good_where_rounding_exceeds_the_difference():
 
 
 def test_small_changes_of_half_precision_are_not_rounded_away():
-  """One worker sends changes of which bfloat16's sum would lose the half."""
+  """In bfloat16, the sum would lose half of one worker's changes."""
   grads = np.ones((3, N, 4), np.float32)
   grads[1:, 0] = 1 + 2**-7
   _, states = run(lazy.lazy(xi=0.0), jnp.bfloat16(grads))

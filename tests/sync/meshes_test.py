@@ -1,4 +1,4 @@
-"""Steps of one's own over a mesh of one's own."""
+"""Custom steps over a custom mesh."""
 
 import contextlib
 
@@ -55,7 +55,7 @@ def test_a_step_on_a_mesh_gives_the_bits_of_vmap(kind, check_vma, given):
 
 
 def over_two_axes(fn, name, kind):
-  """A function over workers, and a tree of which one leaf is split twice."""
+  """A function over workers, and a tree with one leaf that is split twice."""
   mesh = jax.make_mesh((2, 2), (ss.AXIS, name), axis_types=(kind, kind))
   x = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
   both = jax.P(*ROW, None, name)

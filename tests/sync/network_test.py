@@ -1,4 +1,4 @@
-"""What collectives cost on a network."""
+"""Cost of collectives on a network."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_latencies_are_read(text, seconds):
 
 
 def ring_seconds(workers, nbytes, bits, latency):
-  """A ring, round by round, on a clock of its own for each worker."""
+  """A ring, round by round, with a separate clock for each worker."""
   clock = np.zeros(workers)
   for _ in range(2 * (workers - 1)):  # Reduce-scatter, then all-gather.
     sent = clock + nbytes / workers * 8 / bits

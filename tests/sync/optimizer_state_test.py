@@ -1,4 +1,4 @@
-"""What a synchronization does to the state of the local optimizers."""
+"""Effects of a synchronization on the state of the local optimizers."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ STEPS = 4
 
 
 def trained(optimizer):
-  """The state of each worker after some steps on gradients of its own."""
+  """The state of each worker after some steps on its own gradients."""
   rng = np.random.default_rng(0)
   grads = jax.tree.map(
     lambda p: rng.normal(size=(N, STEPS, *p.shape)).astype(np.float32), PARAMS
@@ -78,7 +78,7 @@ def test_mean_averages_moments_and_leaves_counters(name):
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_after_a_reset_the_next_update_is_that_of_the_first_step(name):
-  """With Adam's correction of the bias of young moments, too."""
+  """Adam's bias correction of young moments restarts, too."""
   optimizer = OPTIMIZERS[name]
   state = applied(optimizer_state.reset(), optimizer, trained(optimizer))
   grad = jax.tree.map(lambda p: jnp.full((N, *p.shape), 0.3), PARAMS)
@@ -91,7 +91,7 @@ def test_after_a_reset_the_next_update_is_that_of_the_first_step(name):
 
   new = mappers.Vmap(N).map_workers(update)(grad, state)
   fresh = mappers.Vmap(N).map_workers(first)(grad)
-  if name == 'clipped, decayed':  # The schedule of the rate goes on.
+  if name == 'clipped, decayed':  # The schedule of the rate continues.
     rate = optax.cosine_decay_schedule(1.0, 9)
     fresh = optax.tree.scale(rate(STEPS) / rate(0), fresh)
   jax.tree.map(

@@ -1,4 +1,4 @@
-"""What parts declare, and what of it survives."""
+"""Declarations of parts, and the declarations that survive a change."""
 
 import pathlib
 import re
@@ -35,7 +35,7 @@ def test_what_a_transformation_declares_survives_a_replacement(part):
 
 
 def test_every_part_is_called_in_a_test_of_this_folder():
-  """`tests/conformance_test.py` has what all share, not what one is about."""
+  """`tests/conformance_test.py` tests only properties common to all parts."""
   folder = pathlib.Path(__file__).parent
   text = ''.join(path.read_text() for path in folder.glob('*_test.py'))
   for kind, parts in PARTS.items():

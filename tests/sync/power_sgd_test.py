@@ -1,4 +1,4 @@
-"""PowerSGD: gradients of low rank travel as they are, others a bit later."""
+"""PowerSGD: sends gradients of low rank exactly, and others a bit later."""
 
 import jax
 import numpy as np
@@ -72,7 +72,7 @@ def test_matrices_are_as_square_as_axes_allow():
     'convolution': draw(3, 3, 32, 64),
     'heads': draw(64, 4, 16),
     'bias': draw(64),
-    'narrow': draw(100, 3),  # 100 x 2 and 3 x 2 would be hardly less.
+    'narrow': draw(100, 3),  # 100 x 2 and 3 x 2 would save little.
   }
   state = power_sgd.power_sgd(3).init(params)
   assert [e.shape for e in state.error] == [(288, 64), (64, 64)]

@@ -1,4 +1,4 @@
-"""Reducers that hold a reducer."""
+"""Reducers that contain a reducer."""
 
 import jax
 import jax.numpy as jnp

@@ -31,13 +31,13 @@ def check(*parts, **more):
 
 
 def applied(part, workers):
-  """Runs a reducer or an averager among so many workers."""
+  """Runs a reducer or an averager among some workers."""
   run = getattr(part, 'update', None) or part.apply
   rows = jnp.ones((workers, 399))
   return jax.vmap(lambda x: run(x, part.init(x)), axis_name=ss.AXIS)(rows)
 
 
-# By call: a pattern that the error message has.
+# By call: a pattern in the error message.
 RANGES = {
   'ss.selsync(-0.1)': r'delta=-0.1: must be at least 0',
   'ss.selsync(float("nan"))': 'delta=nan: must be',
@@ -70,7 +70,7 @@ RANGES = {
   'ss.groups(2, all_every=0)': 'all_every=0: must be at least',
   'ss.fragments(0)': 'k=0: must be at least 1',
   'ss.fragments(2, "all")': "'all': must be in_turn or random",
-  # A wrong argument is named as the call that made it.
+  # A part given as an argument is named by the call that made it.
   'ss.fragments(2, ss.mean())': r'^how=mean\(\): must be in_turn or',
   'ss.robust_mean(warmup=1)': 'warmup',  # Too few norms for a deviation.
   'ss.delayed(ss.mean(), 0)': 'steps=0: must be at least 1',
@@ -82,7 +82,7 @@ RANGES = {
     for name in ('top_k', 'micro', 'exdyna')
     for density in (0.0, 1.5, 'float("nan")')
   },
-  **{  # A message has places for all that is wanted.
+  **{  # A message has room for the whole selection.
     f'ss.{name}(0.01, capacity={given})': rf'capacity={shown}: must be {rule}'
     for name in ('micro', 'exdyna')
     for given, shown, rule in (
@@ -102,7 +102,7 @@ TOGETHER = {
   'ss.fragments(2, averager=ss.groups(4)).check(6)': (
     '6 workers cannot be divided into groups of 4'
   ),
-  **{  # Else the threshold would rise without end.
+  **{  # Otherwise the threshold would rise without end.
     f'{call.format(f"ss.{name}(0.01)")}': (
       r'density=0.01 of 399 elements is 3, fewer than .* the 4 workers'
     )
@@ -110,7 +110,7 @@ TOGETHER = {
     for name in ('micro', 'exdyna')
   },
   'ss.reducers.clipped(1.0, ss.no_reduction())': 'reduces nothing: clip',
-  # One that is rounded to 0 would make the next step huge.
+  # A second moment rounded to 0 would make the next step huge.
   'ss.optimizer_state.mean(wire=ss.wires.int8())': (
     'could round a second moment to 0'
   ),

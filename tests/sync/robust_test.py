@@ -1,4 +1,4 @@
-"""A mean in which unusual changes count less, or nothing."""
+"""A mean in which unusual changes count less, or not at all."""
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ def test_changes_of_one_length_count_alike():
 
 
 def test_running_statistics_are_averaged_and_decide_nothing():
-  """They may move by far more than any parameter."""
+  """Running statistics may move by far more than any parameter."""
   rng = np.random.default_rng(0)
   moves = rng.normal(size=(4, N, SIZE)).astype(np.float32)
   far = 100 * rng.normal(size=(4, N, 3)).astype(np.float32)

@@ -19,7 +19,7 @@ def test_change_and_vote_equal_the_papers_equation(count, quorum):
   grads = (scale * rng.normal(size=(200, count, 30))).astype(np.float32)
   expected = reference(grads, count / 100)
   needed = max(1, int(np.ceil((quorum or 0) * count)))
-  # The delta that half of the steps reach, halfway to the next change.
+  # Half of the steps reach this delta, halfway to the next change.
   reached = np.sort(np.sort(expected, axis=1)[:, -needed])
   delta = float(reached[99:101].mean())
   trigger = ss.selsync(delta, quorum=quorum, smoothing=None)
@@ -100,7 +100,7 @@ def test_a_gradient_that_is_not_finite_is_reported_and_vetoes_the_vote(
   grads = spike(2) + spike(3, worker=0, value=100.0)
   grads = grads.at[2, 3, 1].set(bad)
   states = run(ss.selsync(0.3, smoothing=None), grads, mapper)
-  # Worker 1 votes at step 2; worker 3's gradient forbids it to be heard.
+  # Worker 1 votes at step 2; worker 3's gradient vetoes the vote.
   assert [i for i, s in enumerate(states) if s.sync.any()] == [0, 3]
   assert np.isnan(states[2].measure.change).nonzero()[0].tolist() == [3]
   for state in states[3:]:
@@ -122,7 +122,7 @@ def local_problem(count, steps=50):
 
 
 def train(tx, aggregate, w, x, y, mapper='pmap'):
-  """Parameters [steps, workers, ...] of a training loop of one's own."""
+  """Parameters [steps, workers, ...] of a custom training loop."""
 
   def step(w, state, x, y):
     updates, state = tx.update(jax.grad(loss)(w, x, y), state, w)

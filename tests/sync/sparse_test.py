@@ -108,7 +108,7 @@ def published(grads, division):
 
 
 def uneven(steps):
-  """Gradients of which the last elements are the largest."""
+  """Gradients whose last elements are the largest."""
   rng = np.random.default_rng(0)
   scale = np.linspace(0.002, 0.02, SIZE)
   return (rng.normal(size=(steps, N, SIZE)) * scale).astype(np.float32)
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_counted_and_waits(make, length):
   slots = math.ceil(int(DENSITY * SIZE) / N)
   assert (state.overflow > 0).any(axis=1).sum() > 10
   assert np.count_nonzero(mean[:, 0], axis=-1).max() <= N * slots
-  # A worker sends the largest of what it selects.
+  # A worker sends the largest elements of its selection.
   sent = mean[0, 0, :length] != 0
   magnitude = np.abs(grads[0, 0, :length])
   assert magnitude[sent].min() >= magnitude[~sent].max()

@@ -12,7 +12,7 @@ N, SIZE = 3, 9000  # Two chunks of 4,096 elements and a shorter one.
 
 
 def in_two_bits(row, k):
-  """What a worker sends of a chunk, decoded."""
+  """A worker's message for a chunk, decoded."""
   sent = np.zeros_like(row)
   places = np.argsort(-np.abs(row), kind='stable')[:k]
   size = np.abs(row[places])
@@ -80,6 +80,6 @@ def test_a_worker_that_is_not_finite_is_seen_by_all_but_not_if_left_out():
 def test_few_bytes_travel():
   mean = averagers.mean(wire=sparse_wire.sparse(0.02))
   (floors, values) = mean.sends(np.zeros(8192, 'f4'), N)
-  # 82 of 4,096: two bytes for a place, two bits for a value, two means.
+  # 82 of 4,096: two bytes for an index, two bits for a value, two means.
   assert values.nbytes == 2 * (82 * 2 + 21 + 8)
   assert floors.nbytes == 4

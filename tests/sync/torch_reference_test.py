@@ -27,7 +27,7 @@ def loss(params, model_state, batch, key):
 
 
 def ours(problem, method, momentum, **fields):
-  """The parameters after every step, as PyTorch flattens them."""
+  """The parameters after every step, flattened like in PyTorch."""
   context = methods.Context(steps_per_epoch=1, seed=0)
   strategy = methods.create_strategy(method, context, **fields)
   optimizer = optax.chain(
@@ -46,15 +46,15 @@ def ours(problem, method, momentum, **fields):
   return np.stack(trajectory)
 
 
-# By method: what PyTorch is told, our fields, and the steps that average.
+# By method: PyTorch's settings, our fields, and the steps that average.
 VARIANTS = {
   'local_sgd': (
     dict(switch=0, period=3, momentum=0.9),
     {'period': 3},
     [3, 6, 9, 12],
   ),
-  # PyTorch averages gradients before the switch, and so has one momentum for
-  # all workers there. Without momentum that is an average of parameters.
+  # PyTorch averages gradients before the switch, so all workers share a
+  # momentum there. Without momentum that equals an average of parameters.
   'post_local': (
     dict(switch=4, period=3, momentum=0.0),
     {'switch': 4.0, 'period': 3},
@@ -80,7 +80,7 @@ def test_twelve_steps_are_those_of_pytorch(tmp_path):
   told = {method: options for method, (options, *_) in VARIANTS.items()}
   (tmp_path / 'variants.json').write_text(json.dumps(told))
   done = live_runs.run(
-    *('env', '-u', 'PYTHONWARNINGS'),  # PyTorch uses what is deprecated.
+    *('env', '-u', 'PYTHONWARNINGS'),  # PyTorch calls deprecated functions.
     *(sys.executable, '-m', 'tests.support.torch_local_sgd', tmp_path),
   )
   assert done.returncode == 0, done.stderr

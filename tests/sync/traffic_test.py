@@ -25,7 +25,7 @@ class VotedState(NamedTuple):
 
 
 def voting(every=1, said=False):
-  """A trigger that votes at some steps, and may say at how many."""
+  """A trigger that votes at some steps, and may declare how often."""
 
   def vote(flag):
     return lax.psum(flag, ss.AXIS) > 0
@@ -79,7 +79,7 @@ def by_while(send, x):
 
 
 def own_wire():
-  """A wire of a user, which sends values as they are."""
+  """A user's wire, which sends values unchanged."""
   usual = ss.wires.float32()
   return ss.wires.Wire(usual.init, usual.mean)
 
@@ -155,7 +155,7 @@ def test_an_averager_of_two_rounds_runs_everywhere(mapper):
 
 
 def test_an_axis_that_only_the_program_knows_is_refused_in_one_line():
-  """A part without an argument `axis_name` that `part` could look up."""
+  """The part has no argument `axis_name` that `part` could look up."""
   with pytest.raises(ValueError, match=r'batch.*give the part an argument'):
     gathering(axis_name='batch').sends(TREE, N)
   assert ss.part(gathering)(axis_name='batch').sends(TREE, N)
@@ -185,7 +185,7 @@ class Seen(NamedTuple):
 
 
 def test_parts_are_given_what_their_state_was_made_of():
-  """Without frozen parameters, and without those that the optimizer holds."""
+  """Frozen parameters are left out, and parameters that the optimizer holds."""
 
   def update(updates, state, params=None, **_):
     change = optax.tree.sub(updates, state.last)

@@ -12,7 +12,7 @@ from tests.support.trajectory import reference, run
 
 
 def voted(flags, vote_delay, vote_every, max_period):
-  """The steps that synchronize, of those that any worker flags."""
+  """The steps that synchronize, given the steps that any worker flags."""
   votes, since = np.zeros(len(flags), bool), 0
   for step in range(len(flags)):
     since += 1
@@ -35,7 +35,7 @@ def test_a_lagging_rarer_or_overdue_vote_is_the_papers_moved_and_gathered(
   scale = rng.lognormal(sigma=0.7, size=(100, 4, 1))
   grads = (scale * rng.normal(size=(100, 4, 30))).astype(np.float32)
   expected = reference(grads, 0.04)
-  # A delta that about one window in three reaches.
+  # About one window in three reaches this delta.
   largest = np.sort(expected.max(axis=1))
   delta = float(largest[-100 // (3 * vote_every) :][:2].mean())
   flags = (expected >= delta).any(axis=1)

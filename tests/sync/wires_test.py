@@ -1,4 +1,4 @@
-"""How averages travel: what rounding may change, and what it may not."""
+"""Wires of averages: permitted effects of rounding."""
 
 import re
 
@@ -17,8 +17,8 @@ N = 4
 COMPRESSED = [wires.int8(), wires.int4(), wires.bfloat16()]
 compressed = pytest.mark.parametrize('wire', COMPRESSED, ids=str)
 
-# The most by which rounding changes an element, relative to the largest of its
-# block: half of a step of 1/127, of 1/7, or of 2^-8.
+# The largest change of an element by rounding, relative to the largest element
+# of its block: half of a step of 1/127, of 1/7, or of 2^-8.
 ROUNDING = {'int8()': 1 / 254, 'int4()': 1 / 14, 'bfloat16()': 1 / 512}
 
 
@@ -52,9 +52,9 @@ def test_in_a_thousand_rounds_the_mean_does_not_drift(wire):
   """Workers move by at most M in a round.
 
   With rounding by a fraction r, a worker's error E stays below r (M + E) for
-  what it sends, and N r (M + E) for the share that it averages, so below
-  M (N + 1) r / (1 - (N + 1) r). The workers' mean error is all that is missing
-  from the consensus, in any round.
+  its message, and below N r (M + E) for the share that it averages, so below
+  M (N + 1) r / (1 - (N + 1) r). In any round, the consensus lacks only the
+  workers' mean error.
   """
   rng = np.random.default_rng(0)
   moves = rng.uniform(-1, 1, (1000, N, 300)).astype(np.float32)
@@ -69,7 +69,7 @@ def test_in_a_thousand_rounds_the_mean_does_not_drift(wire):
   rounded = 1000 * np.spacing(np.float32(np.abs(exact).max()))
   missing = np.abs(left[:, 0] - exact)
   assert missing.max() <= bound + rounded
-  assert missing[-1, 7] < 0.05  # Of 1.
+  assert missing[-1, 7] < 0.05  # Out of 1.
   np.testing.assert_allclose(left[:, 0] + error.mean(1), exact, atol=rounded)
 
 
@@ -97,7 +97,7 @@ def test_two_bits_have_the_least_error_of_a_gaussian_and_always_less_than_all():
     )
 
   gaussian = rng.normal(size=(1000, wires.BLOCK)).astype(np.float32)
-  limit = 0.1175  # Of any code of four values: Max 1960, table I.
+  limit = 0.1175  # Best code of four values: Max 1960, table I.
   assert error(gaussian).mean() == pytest.approx(limit, rel=0.02)
   alone = np.eye(1, wires.BLOCK, 9, dtype=np.float32)
   heavy = rng.standard_cauchy((1000, wires.BLOCK)).astype(np.float32)
@@ -130,7 +130,7 @@ def test_two_bits_keep_running_averages_where_they_belong():
 
 
 def test_two_bits_delay_much_and_lose_nothing():
-  """Rounding by a half of the values' size still has no drift."""
+  """Rounding by half of the values' size still causes no drift."""
   rng = np.random.default_rng(0)
   moves = rng.normal(size=(400, N, 600)).astype(np.float32)
   left, state = rounds.run(
@@ -149,7 +149,7 @@ def test_two_bits_delay_much_and_lose_nothing():
   ids=str,
 )
 def test_what_is_not_finite_on_one_worker_is_forgotten(wire):
-  """As in float32, the next mean of finite vectors is finite again."""
+  """The next mean of finite vectors is finite again, like in float32."""
   rng = np.random.default_rng(0)
   vectors = rng.normal(size=(N, 12, 600)).astype(np.float32)
 
@@ -208,7 +208,7 @@ def test_the_compiled_program_sends_few_bits(part, types):
   assert operands(text, 'all-gather') == types
   sizes = re.findall(r'f32\[([\d,]+)\]\S* all-(?:to-all|gather)', text)
   shapes = [[int(n) for n in size.split(',')] for size in sizes]
-  assert all(np.prod(shape) <= 12 for shape in shapes)  # Of 2,050 elements.
+  assert all(np.prod(shape) <= 12 for shape in shapes)  # Out of 2,050 elements.
 
 
 def test_leaves_without_negative_elements_get_none():
@@ -225,7 +225,7 @@ def test_leaves_without_negative_elements_get_none():
   whole = {'one': jnp.concatenate([start['mean'], start['var']])}
   both = {'one': np.concatenate([moves['mean'], moves['var']], axis=-1)}
   left, _ = rounds.run(averagers.mean(wire=wire), whole, both)
-  assert (left['one'][..., 50:] < 0).any()  # Signed: rounded like all else.
+  assert (left['one'][..., 50:] < 0).any()  # Signed: rounded like other leaves.
 
 
 @compressed
@@ -245,7 +245,7 @@ def test_a_subset_ignores_the_others_and_they_keep_their_error(wire):
   assert (mean == mean[0]).all()
   exact = (values + error)[drawn].mean(0)
   np.testing.assert_allclose(mean[0], exact, atol=16 * ROUNDING[str(wire)])
-  # All that is missing from the sum waits with somebody.
+  # Everything missing from the sum is held by some worker.
   waits = (after - np.where(drawn[:, None], 0, error)).sum(0)
   np.testing.assert_allclose(2 * mean[0] + waits, 2 * exact, atol=1e-5)
 

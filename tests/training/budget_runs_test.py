@@ -21,7 +21,7 @@ def on_digits():
 
 def on_text():
   config = stdlib_gpt.get_config('selsync,smoke')
-  config.sync = base.get_config('selsync').sync  # No delta, no longest period.
+  config.sync = base.get_config('selsync').sync  # No delta or longest period.
   config.steps = 300
   config.batch_size, config.data.bptt = 4, 32
   config.model.update(num_layers=1, embed_dim=32, num_heads=2, mlp_dim=64)
@@ -85,7 +85,7 @@ def test_a_run_sends_what_it_may_and_records_its_threshold(tmp_path):
   assert budget < 0.7 * average
   sent = summary['bytes_per_worker'] / summary['steps']
   assert abs(sent - budget) < 0.05 * average
-  # Of the first step the change is infinite, that of the second is the first
+  # The first step's change is infinite; the second step's change is the first
   # threshold.
   assert rows[0]['threshold'] == 0
   assert rows[1]['threshold'] == pytest.approx(rows[1]['relative_change'])

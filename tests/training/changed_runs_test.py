@@ -27,7 +27,7 @@ def forget():
 
 
 def register(examples=96, seed=0, activation=nn.tanh, scale=1.0):
-  """Registers a data set and a model of a user's."""
+  """Registers a user's data set and model."""
   models.MODELS.pop('Small', None)
   DATASETS.pop('dots', None)
 
@@ -120,7 +120,7 @@ def test_a_change_that_is_accepted_is_the_runs_from_then_on(change, workdir):
 
 
 def record(workdir, change):
-  """Changes the fingerprint of a run as another version would have it."""
+  """Changes the fingerprint of a run like another version would."""
   recorded = json.loads((workdir / fingerprint.FINGERPRINT).read_text())
   del recorded['crc32']
   change(recorded)
@@ -132,7 +132,7 @@ def record(workdir, change):
 def test_a_run_of_an_earlier_version_resumes_from_terminal_and_pipe(
   name, workdir
 ):
-  def change(recorded):  # It was colored if stdout was a terminal.
+  def change(recorded):  # Colored if stdout was a terminal.
     recorded['model']['program'] = recorded['model'][name]
     del recorded['model']['program_in_color']
 
@@ -145,7 +145,7 @@ def test_a_model_that_another_version_traced_is_not_compared(workdir):
   def change(recorded):
     versions = {'jax': '0.1', 'flax': '0'}
     recorded['model'] = {'program': '0', 'versions': versions}
-    del recorded['data']['train']['labels']  # That version did not record them.
+    del recorded['data']['train']['labels']  # That version recorded none.
 
   record(workdir, change)
   assert train(workdir, 3)['steps'] == 3
@@ -178,7 +178,7 @@ def test_another_trace_is_refused(method, tmp_path):
   changed.sync = digits.get_config(method).sync
   changed.virtual_cluster.update(compute='trace', trace=str(trace))
   simulate(changed, tmp_path / 'run')
-  trace = trace.rename(tmp_path / 'moved.csv')  # Its content is compared.
+  trace = trace.rename(tmp_path / 'moved.csv')  # Only its content counts.
   trace.write_text('1,1,1,2\n' * 99)
   changed.virtual_cluster.trace, changed.steps = str(trace), 3
   with pytest.raises(ConfigError, match=r'other data.* trace was'):

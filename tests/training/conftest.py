@@ -1,4 +1,4 @@
-"""What several tests of training start from."""
+"""Runs that several tests of training start from."""
 
 import shutil
 
@@ -10,11 +10,11 @@ from tests.support.short_runs import run
 
 @pytest.fixture(scope='session')
 def finished_once(data_dir):
-  """The folder of a finished run; all that is read."""
+  """The folder of a finished run; read only."""
   return make_once('finished', lambda folder: run(folder, data_dir))
 
 
 @pytest.fixture
 def finished(finished_once, tmp_path):
-  """A copy of the finished run, to do something to."""
+  """A copy of the finished run, for changes."""
   return shutil.copytree(finished_once, tmp_path / 'run')

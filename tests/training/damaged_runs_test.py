@@ -1,4 +1,4 @@
-"""Runs that find something damaged, in this process."""
+"""Runs that find damaged files, in this process."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ def test_everything_damaged_at_once_is_mended_and_said(
   finished, data_dir, capsys
 ):
   whole = results(finished)
-  (finished / 'damaged-checkpoint-24').mkdir()  # From an earlier time.
+  (finished / 'damaged-checkpoint-24').mkdir()  # From an earlier damage.
   damage.inflict(checkpoint(finished, 24) / 'manifest.json', 'deep')
   damage.inflict(checkpoint(finished, 16) / '_CHECKPOINT_METADATA', 'half')
   damage.inflict(finished / 'config.json', 'null')
@@ -84,7 +84,7 @@ def test_rows_of_a_run_survive_a_power_loss_up_to_the_last_checkpoint(
   whole, file = results(finished), finished / name
   live_runs.go_back(finished, 16)
   lines = file.read_bytes().splitlines(keepends=True)
-  unwritten = bytes(len(lines[17]))  # Its size was written, its content not.
+  unwritten = bytes(len(lines[17]))  # Its size was written, not its content.
   file.write_bytes(b''.join([*lines[:17], unwritten]))
   run(finished, data_dir)
   assert results(finished) == whole
@@ -113,7 +113,7 @@ def test_damaged_values_per_worker_are_said_and_left_out(
 
 
 def is_other(file, damaged):
-  """Whether a damaged config is one, and identifies another run."""
+  """Whether a damaged config is a config, and identifies another run."""
   with contextlib.suppress(ValueError):
     old, new = (flat(json.loads(f.read_bytes())) for f in (file, damaged))
     return any(
@@ -128,7 +128,7 @@ def is_other(file, damaged):
 def test_no_damage_to_any_file_loses_the_run(
   kind, finished_once, data_dir, tmp_path, capsys
 ):
-  # Of files of arrays only the checksums are looked at: two stand for all.
+  # Only the checksums of array files are checked: two files stand for all.
   state = checkpoint(finished_once, STEPS) / 'state'
   arrays = [largest_file(state), state / '_METADATA']
   files = [
@@ -141,7 +141,7 @@ def test_no_damage_to_any_file_loses_the_run(
   for number, file in enumerate(files):
     workdir = shutil.copytree(finished_once, tmp_path / str(number))
     damage.inflict(workdir / file, kind)
-    # A flipped bit may leave a config, though that of another run.
+    # A flipped bit may leave a config, but of another run.
     renames = (file.name, kind) == ('config.json', 'flipped bit') and is_other(
       finished_once / file, workdir / file
     )
@@ -184,7 +184,7 @@ def test_a_run_of_an_earlier_version_is_refused_before_all_else(
   record = checkpoint(finished, 24) / 'record' / 'metadata'
   record.write_text(record.read_text().replace('"format"', '"other"'))
   checkpoints.write_manifest(checkpoint(finished, 24))
-  (finished / 'config.json').write_text('{}')  # Of an earlier version too.
+  (finished / 'config.json').write_text('{}')  # From an earlier version, too.
   with pytest.raises(RunError) as error:
     run(finished, data_dir)
   assert str(error.value) == (
@@ -255,7 +255,7 @@ def test_a_run_that_takes_steps_again_is_not_finished(finished, data_dir):
     with pytest.raises(Killed):
       run(finished, data_dir, log__to=('Killing',))
   assert history.read(finished).summary is None
-  assert records.read_summary(finished) is None  # What `compare` looks at.
+  assert records.read_summary(finished) is None  # `compare` reads it.
   summary = run(finished, data_dir)
   assert summary == history.read(finished).summary
   assert [row['step'] for row in rows(finished)] == [*range(1, STEPS + 1)]

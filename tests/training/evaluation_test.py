@@ -16,7 +16,7 @@ from tests.support import perceptron
 
 @pytest.fixture
 def experiment():
-  """A function from `config.sync.model_state`, and a few fields, to a setup."""
+  """Returns a setup for `config.sync.model_state` and a few fields."""
   with perceptron.registered():
 
     def create(model_state, wire='float32', groups=()):

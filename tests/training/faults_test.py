@@ -1,4 +1,4 @@
-"""What happens to runs, done to real processes with real signals."""
+"""Faults of real processes, caused by real signals."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from selsync_jax.config import ConfigError, RunError
 from tests.support import live_runs, private, short_runs
 from tests.support.marks import slow
 
-# Every process started here finds the tests' own data.
+# Every process started here finds the tests' data.
 pytestmark = pytest.mark.usefixtures('data_dir')
 
 
@@ -56,7 +56,7 @@ def test_a_signal_loses_no_step(processes, number, left_alone, tmp_path):
   command = live_runs.command('selsync', processes, tmp_path)
   child = live_runs.start(command)
   live_runs.wait_for_rows(tmp_path, 20, child)
-  # With several processes, to one of them alone: the others must follow.
+  # With several processes, only one of them gets it: the others must follow.
   os.kill(live_runs.trainers(child)[-1], number)
   output, _ = child.communicate(timeout=300)
   steps = len(live_runs.rows(tmp_path))
@@ -72,7 +72,7 @@ def test_a_signal_loses_no_step(processes, number, left_alone, tmp_path):
 
 @pytest.mark.slow
 def test_a_resize_does_the_same_on_however_many_processes(left_alone, tmp_path):
-  """Four workers of two processes go on as two, on one process and on two."""
+  """Four workers on two processes continue as two, on one process or two."""
   after = []
   for processes in (1, 2):
     workdir = tmp_path / str(processes)
@@ -107,7 +107,7 @@ def test_a_workdir_that_can_only_be_read_is_told_before_any_work(small_disk):
 
 
 @pytest.mark.slow
-# Tensorstore may come back to a loop that orbax has closed.
+# Tensorstore may call back to a loop that orbax has closed.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_what_cannot_be_saved_is_told_before_the_first_step(small_disk):
   workdir = small_disk('1m')
@@ -134,7 +134,7 @@ def test_a_limit_on_the_size_of_files_is_told_before_the_first_step(tmp_path):
   assert not live_runs.rows(tmp_path / 'run')
 
 
-# Every second look at the clock is an hour later than the one before.
+# Every second reading of the clock is an hour ahead.
 JUMPING = """
 import itertools, runpy, sys, time
 
@@ -153,7 +153,7 @@ def test_a_clock_that_jumps_loses_nothing_but_the_save_under_way(
   jumping = [sys.executable, '-c', JUMPING, *flags]
   began = time.monotonic()
   code, lines = live_runs.outcome(live_runs.start(jumping))
-  assert time.monotonic() - began < 60  # It waits for none of orbax's threads.
+  assert time.monotonic() - began < 60  # It does not wait for orbax's threads.
   assert code == 0 or 'last good checkpoint: ' in lines[-1]
   live_runs.finish(command)
   assert live_runs.differences(left_alone('selsync', 1), tmp_path) == []
@@ -192,9 +192,7 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_stays_good(small_disk):
   child = live_runs.start(command)
   output, _ = child.communicate(timeout=300)
   assert child.returncode == 1
-  assert (
-    100 <= len(live_runs.rows(workdir)) < 150
-  )  # Before it has to save again.
+  assert 100 <= len(live_runs.rows(workdir)) < 150  # Before the next save.
   line = output.splitlines()[-1]
   assert line.startswith('train.py: ')
   assert 'No space left on device' in line

@@ -1,4 +1,4 @@
-"""The way from `train.py` to the mean over workers, as a traceback has it."""
+"""The frames from `train.py` to the mean over workers, in a traceback."""
 
 import json
 import re

@@ -36,7 +36,7 @@ def alone(tmp_path_factory, data_dir):
 
 
 def assert_same(one, other):
-  """Equal flags, losses and scores to 1e-6, and weights to 1e-4."""
+  """Asserts equal flags, losses and scores to 1e-6, and weights to 1e-4."""
   left, right = live_runs.rows(one), live_runs.rows(other)
   assert [r['synced'] for r in left] == [r['synced'] for r in right]
   close = np.testing.assert_allclose

@@ -1,4 +1,4 @@
-"""Workers of several devices: the arithmetic of one device, and what travels.
+"""Workers of several devices: the arithmetic of one device, and the messages.
 
 `python -m stress.layouts` prints the same for every method and layout.
 """
@@ -22,7 +22,7 @@ from tests.support.workloads import WORKLOADS
 
 _SLOW = pytest.mark.slow
 METHODS = slow_but(('selsync',), layouts.METHODS)
-# Tests of one method come together, as they share its runs.
+# Groups the tests of a method, which share its runs.
 by_method = pytest.mark.parametrize('method', METHODS, scope='module')
 SPLIT = Layout(2, 2, 2)
 SHAPES = [Layout(4, 2, 1), Layout(4, 1, 2), Layout(2, 1, 4)]
@@ -32,7 +32,7 @@ def check(method, layout):
   pmap = layouts.train(method, Pmap(layout.workers))
   mesh = layouts.train(method, layout)
   assert mesh.synced == pmap.synced
-  # What is nearly between two of int8's values may be rounded to either.
+  # A value nearly between two int8 values may be rounded to either of them.
   share = 0.99 if 'int8' in method else 1.0
   assert layouts.difference(pmap, mesh, share) < 1e-4
   assert layouts.difference(pmap, mesh) < 5e-3
@@ -59,7 +59,7 @@ def test_with_one_device_per_worker_the_bits_are_those_of_pmap(method):
 
 @by_method
 def test_every_device_sends_other_workers_its_part_and_no_more(method):
-  """The issuer of each message sends at most what the method names."""
+  """The issuer of each message sends at most as much as the method names."""
   run = layouts.train(method, SPLIT)
   strategy = compositions.create(*layouts.METHODS[method])
   state = jax.tree.map(lambda x: x[0], run.state)
@@ -70,7 +70,7 @@ def test_every_device_sends_other_workers_its_part_and_no_more(method):
   )
   part = math.ceil(elements / SPLIT.devices_per_worker)
   if strategy.averager.averages:
-    # The vote: a flag and its count, or what the trigger names, a sketch.
+    # The vote: a flag and its count, or the trigger's own message, a sketch.
     vote = max((c.nbytes / 4 for c in named if c.at == 'step'), default=0)
     outside = [m for m in sent if not m.conditional]
     assert all(m.elements <= max(vote, 2) for m in outside)
@@ -111,7 +111,7 @@ REMEMBER = {
 
 @pytest.mark.parametrize('method', REMEMBER)
 def test_what_a_part_remembers_is_split_as_the_parameters_are(method):
-  """Even if the devices do not divide their number."""
+  """Even if the number of devices does not divide the part's size."""
   params = {'kernel': jnp.zeros((64, 64)), 'bias': jnp.zeros(3)}
   strategy = compositions.create(*REMEMBER[method])
   state = init_state(params, {}, strategy, optax.sgd(0.1))

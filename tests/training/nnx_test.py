@@ -83,8 +83,8 @@ def test_they_are_those_of_linen(command, tmp_path):
 
 @pytest.mark.slow
 def test_a_resumed_run_ends_as_if_it_had_not_been(tmp_path, capsys):
-  """With dropout, whose keys depend on nothing but seed, worker and step."""
-  _, *flags = live_runs.FLAGS  # But for the report, which is of `train`.
+  """With dropout, whose keys depend only on seed, worker and step."""
+  _, *flags = live_runs.FLAGS  # Without the report, which `train` writes.
   flags += '--config.mapper=vmap', '--config.model.dropout=0.2'
   train_and_evaluate(config(*flags), tmp_path / 'alone')
   halted = shutil.copytree(tmp_path / 'alone', tmp_path / 'halted')

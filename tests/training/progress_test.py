@@ -1,4 +1,4 @@
-"""What a run shows while it trains."""
+"""Output of a run while it trains."""
 
 import re
 
@@ -42,7 +42,7 @@ def test_a_terminal_of_any_width_shows_everything(width):
 def test_without_a_terminal_there_is_a_line_for_each_evaluation(
   capsys, monkeypatch
 ):
-  monkeypatch.setenv('FORCE_COLOR', '1')  # Which a notebook sets.
+  monkeypatch.setenv('FORCE_COLOR', '1')  # A notebook sets it.
   with Progress(0, 10, 30.0) as progress:
     for row in ROWS:
       progress.show(row)
@@ -62,7 +62,7 @@ def test_between_evaluations_there_is_one_when_it_is_due(capsys):
   assert lines[-1].endswith('validation accuracy 0.7500')  # The last one.
 
 
-# Imports of what takes long fail, as do those of what these import.
+# Slow imports fail, and so do modules that import them.
 STARTING = """
 import sys
 sys.modules.update(jax=None, flax=None, tensorflow=None)

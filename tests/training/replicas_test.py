@@ -1,4 +1,4 @@
-"""What stops a run: gradients that are not finite, replicas that differ."""
+"""Reasons that stop a run: gradients that are not finite, unequal replicas."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ from tests.support.short_runs import rows, run, STEPS
 
 @pytest.fixture
 def poisoned(monkeypatch):
-  """Digits of which one training image is not a number."""
+  """Digits with one training image that is not a number."""
   create = DATASETS['digits']
 
   def poisoned_digits(**fields):
@@ -68,7 +68,7 @@ def test_skip_counts_the_update_and_keeps_it_from_everybody(
   method, fields, tmp_path, data_dir
 ):
   # An epoch is a little shorter than ten steps: the image comes a fifth time
-  # if it is early in the fifth.
+  # if it is early in the fifth epoch.
   summary = run(
     *(tmp_path, data_dir, method),
     **(fields | {'steps': 40, 'on_nonfinite': 'skip', 'seed': 1}),
@@ -87,7 +87,7 @@ def test_skip_counts_the_update_and_keeps_it_from_everybody(
 
 
 def flip_a_bit(params):
-  """Of worker 2, in the sign of the first layer's bias."""
+  """Flips a bit of worker 2, in the sign of the first layer's bias."""
   bias = params['Dense_0']['bias']
   second = jax.lax.axis_index(ss.AXIS) == 2
   flipped = {'bias': jnp.where(second, -bias, bias)}

@@ -1,4 +1,4 @@
-"""What becomes of a run where another number of workers goes on."""
+"""Runs that continue with another number of workers."""
 
 import math
 import shutil
@@ -32,7 +32,7 @@ from tests.support.short_runs import rows, run
   [
     (2, 'total', 64, 1),
     (8, 'total', 16, 1),
-    (3, 'total', 43, 129 / 128),  # As near as whole examples go.
+    (3, 'total', 43, 129 / 128),  # As near as whole examples allow.
     (500, 'total', 1, 500 / 128),
     (2, 'worker', 32, 1 / 2),
     (8, 'worker', 32, 2),
@@ -63,7 +63,7 @@ def test_the_devices_of_a_worker_can_share_its_new_batch_and_its_pieces():
 @pytest.mark.parametrize('rule', ['total', 'worker'])
 @pytest.mark.parametrize('size', [24, 31, 32])
 def test_as_many_workers_as_before_go_on_exactly_as_before(rule, size):
-  """Whatever a resize has made of the config's values."""
+  """Even if a resize has changed the config's values."""
   config = digits.get_config()
   config.checkpoint.resize_batch = rule
   record = {'workers': 4, 'batch_size': size, 'learning_rate': 0.1 / 3}
@@ -82,7 +82,7 @@ def test_a_mesh_whose_devices_cannot_share_the_batch_so_far_is_refused():
 
 @pytest.mark.parametrize('updates', [0, 5])
 def test_adams_next_update_is_the_one_without_a_resize(updates):
-  """Also if its moments are as young as after a reset."""
+  """Even if its moments are as young as after a reset."""
 
   def rate(position):
     return jnp.where(position == 1000, 1e-3, 0.0)
@@ -114,7 +114,7 @@ def test_adams_next_update_is_the_one_without_a_resize(updates):
 
 
 class OwnState(NamedTuple):
-  """Fields that other parts' states have too, with another meaning."""
+  """Fields with names that other parts' states use with another meaning."""
 
   step: Any
   q: Any
@@ -124,7 +124,7 @@ class OwnState(NamedTuple):
 
 
 def own_trigger(**declared):
-  """A trigger of the user's own, whose state counts in fields of any name."""
+  """A user's trigger, whose state counts in fields of any name."""
 
   def init(params):
     one = jnp.float32(1)

@@ -1,4 +1,4 @@
-"""Runs that resume, or go on in another way, in this process."""
+"""Runs that resume, or continue with changes, in this process."""
 
 import contextlib
 import fcntl
@@ -62,7 +62,7 @@ def test_the_test_split_is_read_once_after_the_last_step(
 def test_what_is_on_its_way_after_the_last_step_is_in_the_scores(
   tmp_path, data_dir
 ):
-  """Applied at once, it is an outer step without delay."""
+  """A mean applied at once is an outer step without delay."""
   short = {'steps': 8, 'checkpoint__every': 8, 'sync__period': 8}
   on_time = run(tmp_path / 'on time', data_dir, 'diloco', **short)
   late = {'sync__delay': {'steps': 3}}
@@ -78,7 +78,7 @@ def test_what_is_on_its_way_after_the_last_step_is_in_the_scores(
 def test_a_signal_after_the_last_step_is_heard(
   split, stops, finished, data_dir, monkeypatch
 ):
-  """While it saves and scores, and, by who handled signals before, after it."""
+  """The run hears it while it saves and scores, an earlier handler later."""
   scores, heard = evaluation.Evaluator.scores, queue.Queue()
 
   def interrupted(evaluator, mean, of):
@@ -195,7 +195,7 @@ def test_two_runs_can_not_write_in_one_folder(restart, tmp_path, data_dir):
 def test_a_folder_that_was_moved_before_it_was_claimed_is_refused(
   tmp_path, monkeypatch
 ):
-  """As by a restart between the opening of the lock and the locking."""
+  """For example by a restart between opening and locking the lock file."""
   workdir = tmp_path / 'run'
   lock = fcntl.flock
 
@@ -260,7 +260,7 @@ def test_restart_moves_no_folder_around_a_live_run(tmp_path, data_dir):
 
 
 def test_those_who_look_for_another_process_are_none(tmp_path):
-  """As when islands start at once, in folders of one that a run has left."""
+  """Islands that start at once below an old run's folder do so."""
   config = digits.get_config().to_dict()
   with workdirs.opened(tmp_path, config, restart=False):
     pass

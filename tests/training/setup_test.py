@@ -10,7 +10,7 @@ from selsync_jax.configs import digits
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 
-# By field and value: the message behind `config.FIELD=VALUE: `, or all of it.
+# By field and value: the message after `config.FIELD=VALUE: `, or all of it.
 BAD_FIELDS = {
   'sync.delta=-0.5': 'must be at least 0',
   'sync.smoothing=0.0': 'must be in (0, 1]',

@@ -1,4 +1,4 @@
-"""What a resumed or resized run does before its first step."""
+"""Work of a resumed or resized run before its first step."""
 
 import shutil
 
@@ -53,7 +53,7 @@ def opened(monkeypatch):
 
 
 def test_a_record_of_the_same_scale_changes_no_setting():
-  """So who prepares without a record may go on from it."""
+  """So a setup made without the record can be used with it."""
   made = check(config(steps=4))
   record = {
     'workers': made.config.workers,

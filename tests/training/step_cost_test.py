@@ -1,4 +1,4 @@
-"""What a step of each method costs on a network."""
+"""Cost of a step of each method on a network."""
 
 import jax
 import jax.numpy as jnp
@@ -57,13 +57,13 @@ PARAMS, ALL, VOTE = (
   LINKS.seconds(Collective('all_reduce', nbytes))
   for nbytes in (4e6, 4e6 + 4e3, 4)
 )
-COMPUTE = 2e-3  # Seconds in which a late vote travels.
+COMPUTE = 2e-3  # Seconds in which a late vote is in flight.
 
 
 @pytest.mark.parametrize(
   'method, fields, lssr, vote, average',
   [
-    ('bsp', {}, 0.0, 0, PARAMS),  # Gradients: of parameters alone.
+    ('bsp', {}, 0.0, 0, PARAMS),  # Gradients have only parameters.
     ('selsync', {}, 0.9, VOTE, 0.1 * ALL),
     ('selsync', {'vote_every': 8}, 0.9, VOTE / 8, 0.1 * ALL),
     ('selsync', {'vote_delay': 1}, 0.9, VOTE - COMPUTE, 0.1 * ALL),
@@ -82,7 +82,7 @@ def test_a_method_waits_for_its_votes_and_its_averages(
   assert cost.lssr == pytest.approx(lssr)
   assert cost.vote == pytest.approx(vote)
   assert cost.average == pytest.approx(average)
-  # Bytes on the wire take as long as the wire says, latency apart.
+  # Bytes on the wire take the wire's time, apart from latency.
   votes = (fields.get('vote_every') and 1 / 8) or float(method == 'selsync')
   latency = 6e-3 * (votes + 1 - lssr)
   on_wire = cost.sent * 8 / LINKS.bandwidth

@@ -1,4 +1,4 @@
-"""The mapped step: where it communicates, and that pmap and vmap agree."""
+"""The mapped step: its communication, and agreement of pmap and vmap."""
 
 import dataclasses
 import re
@@ -34,7 +34,7 @@ class Dense(nn.Module):
 
 
 class Normed(nn.Module):
-  """Dropout and batch statistics: state and randomness of a worker's own."""
+  """Dropout and batch statistics: each worker's own state and randomness."""
 
   @nn.compact
   def __call__(self, x, *, train):
@@ -115,7 +115,7 @@ def dense_loss(params, model_state, batch, key):
 
 
 def test_pmap_and_vmap_of_a_dense_model_agree_bit_for_bit():
-  """Matrix products alone: other reductions XLA may order as it likes."""
+  """Only matrix products: XLA may reorder other reductions."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(2, 20, N, 32, 64)).astype(np.float32)
   weights = rng.normal(size=(2, 64, 64)).astype(np.float32) / 8
@@ -182,7 +182,7 @@ def test_in_turn_needs_the_activations_of_one_worker_and_fast_convolutions():
     temporary[mapper] = memory.temp_size_in_bytes
     text = compiled.as_text()
     layouts = set(re.findall(r' convolution\(.*dim_labels=(\S+?)[,\s]', text))
-    if mapper == 'map':  # In the loop too, XLA has nothing to bring in order.
+    if mapper == 'map':  # XLA has nothing to reorder in the loop, either.
       assert layouts == {'b01f_01io->b01f'}
       assert ' while(' in text
   assert temporary['map'] < temporary['vmap'] / 2

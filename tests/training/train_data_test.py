@@ -1,4 +1,4 @@
-"""One epoch of every data set by train.py: its real code, data of the tests."""
+"""One epoch of every data set by train.py: its real code, the tests' data."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings('ignore:the load_module')
 
 
 class Bigram(nn.Module):
-  """The smallest language model: a token depends only on the one before."""
+  """The smallest language model: a token depends only on the previous one."""
 
   vocab_size: int
   num_filters: int  # The default config has this field.
@@ -36,7 +36,7 @@ class Bigram(nn.Module):
 def run(tmp_path, monkeypatch, perceptron):
   """`run(*flags)`: train.py with two workers, in this process."""
   monkeypatch.setitem(models.MODELS, 'bigram', Bigram)
-  # JAX runs already in this process, so it can join no other.
+  # JAX already runs in this process, so it cannot join another cluster.
   alone = cluster.Cluster(0, 1, None)
   monkeypatch.setattr(cluster, 'join', lambda *_, **__: alone)
 
@@ -82,11 +82,11 @@ def test_an_epoch_of_cifar(name, run, capsys):
 
 @pytest.mark.slow
 def test_an_epoch_of_imagenet(run, archives_dir, monkeypatch):
-  # The archive's folder is there; a mock of it would hide, from all threads,
-  # what a checkpoint is writing.
+  # The archive's folder exists; mocking it would hide, from all threads, files
+  # that a checkpoint is writing.
   no_mock = contextlib.nullcontext(unittest.mock.Mock())
   monkeypatch.setattr(test_utils, 'MockFs', lambda: no_mock)
-  # TFDS's random photographs, as many as the archive's metadata tell.
+  # TFDS's random photographs, in the number that the archive's metadata state.
   with tfds.testing.mock_data(num_examples=204, data_dir=archives_dir):
     summary, rows, data = run(
       '--config.data.name=imagenet2012',

@@ -38,7 +38,7 @@ def test_a_run_whose_delta_is_too_large_says_so_once(tmp_path, capsys):
 
 
 def warned(trigger, syncs, steps, capsys):
-  """Whether a run warns that has synchronized so often after so many steps."""
+  """Whether a run warns after some synchronizations in some steps."""
   warning = SilenceWarning(trigger)
   for _ in range(2):
     warning.watch({'step': steps, 'lssr': 1 - syncs / steps})
@@ -112,7 +112,7 @@ def test_a_run_whose_messages_hold_too_little_says_so_once(tmp_path, capsys):
 def test_only_100_steps_in_a_row_are_a_reason_to_warn(share, often, capsys):
   warning = OverflowWarning()
   for step in range(1, 400):
-    whole = step == 60  # The streak begins anew.
+    whole = step == 60  # The streak restarts.
     warning.watch(
       {'step': step} if whole else {'step': step, 'overflow': share}
     )

@@ -64,8 +64,8 @@ def test_after_the_method_there_is_a_variant_or_nothing():
   )
 
 
-# From the paper, section `Evaluation`: batch of a worker, learning rate, and
-# how it falls, by epochs (or, for the Transformer, by steps).
+# From the paper, section `Evaluation`: a worker's batch, the learning rate, and
+# its decay, by epochs (or, for the Transformer, by steps).
 PAPER = {
   'cifar10_resnet101': (32, 0.1, {109: 0.1, 111: 0.01, 151: 0.001}),
   'cifar100_vgg11': (32, 0.01, {49: 0.01, 51: 0.001, 76: 0.0001}),
@@ -102,8 +102,8 @@ def test_momentum_and_decay_are_the_papers(workload, decay):
     np.testing.assert_allclose(update, -config.learning_rate * decay, rtol=1e-6)
 
 
-# Steps of which the last ten have a mean loss so many times below the first
-# step's; then it is stopped, and taken up for some more.
+# Number of steps, and the ratio of the first step's loss to the mean loss of
+# the last ten; then the run is stopped, and resumed for some more steps.
 FALLS = {
   'cifar10_resnet101': (60, 4.0),
   'cifar100_vgg11': (60, 2.0),
@@ -120,7 +120,7 @@ def test_a_smoke_run_learns_and_resumes(workload, tmp_path, data_dir):
   steps, factor = FALLS[workload]
   config = get_config(workload, 'selsync,smoke')
   config.data.dir = data_dir
-  config.eval.every_epochs = 1e3  # At the end alone.
+  config.eval.every_epochs = 1e3  # Only at the end.
   config.steps = steps
   train_and_evaluate(config, tmp_path)
   loss = [row['loss'] for row in records.read_metrics(tmp_path)]
@@ -131,7 +131,7 @@ def test_a_smoke_run_learns_and_resumes(workload, tmp_path, data_dir):
   more = records.read_metrics(tmp_path)
   assert [row['step'] for row in more] == list(range(1, steps + 11))
   assert [row['loss'] for row in more[:steps]] == loss
-  # No start anew: the first step after the break is where the last was.
+  # No fresh start: the first step after the break has about the last loss.
   assert more[steps]['loss'] < 1.5 * np.mean(loss[-10:])
   score = 'perplexity' if config.data.bptt else 'top5'
   assert np.isfinite(summary[f'test_{score}'])

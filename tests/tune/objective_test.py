@@ -1,4 +1,4 @@
-"""What a search looks for, by the points of a run."""
+"""The objective of a search, by the points of a run."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_progress_is_in_the_direction_of_values():
 
 
 def test_a_run_that_diverges_within_the_budget_has_no_value():
-  """One that reached the target before, or had spent all of it, has one."""
+  """A run that reached its target or spent its budget before has a value."""
   within, spent = (Objective(True, 'sent', budget) for budget in (50, 30))
   soonest = Objective(higher=True, cost='seconds', budget=8, target=0.8)
   assert within.decisive(POINTS, is_done=False) is None

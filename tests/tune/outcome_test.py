@@ -16,7 +16,7 @@ def reached(value, score, sent):
 
 
 def test_a_trial_that_sent_nothing_is_on_no_front():
-  """It was stopped before its workers first met."""
+  """The trial was stopped before its workers first met."""
   tried = [reached(None, 0.99, 0.0), reached(None, 0.9, 10.0)]
   outcome = page.Outcome(TIME, 'accuracy', [], tried)
   for panel in outcome.front().panels:

@@ -1,4 +1,4 @@
-"""The trials of a search: what is tried, by whom, and how often."""
+"""The trials of a search: their settings, their process, and their number."""
 
 import contextlib
 import math
@@ -50,7 +50,7 @@ def opened(folder, space=SPACE, objective=SOONEST, seed=1, refused=''):
 def points(rate, period, wire):
   """A run whose best rate is 1 and whose best period is 16.
 
-  Bad ones are slower, and very bad ones never reach the target.
+  Bad settings are slower, and very bad settings never reach the target.
   """
   del wire
   off = abs(math.log10(rate)) + abs(math.log2(period / 16))
@@ -111,7 +111,7 @@ def test_the_same_seed_gives_the_same_trials(whole, tmp_path):
 
 @pytest.mark.slow
 def test_a_search_that_is_killed_goes_on_as_it_would_have(whole, tmp_path):
-  """Each trial is begun by a process that is killed, and ended by another."""
+  """Each trial is started by a process that is killed, and ended by another."""
   begun = []
   for _ in range(13):
     asked = opened(tmp_path).ask(13)
@@ -131,14 +131,14 @@ def judged(search, curve):
 
 
 def test_the_worse_half_at_a_quarter_of_the_budget_is_stopped(tmp_path):
-  """Also if its steps cost less, and it is ahead at each of them."""
+  """Even if its steps cost less, and it is ahead at each of them."""
   within = Objective(higher=True, cost='sent', budget=1000)
   search = opened(tmp_path, objective=within)
   good, bad = (
     [Point(height * t, 100.0 * t / ratio, t) for t in range(1, 11)]
     for height, ratio in ((1, 1), (1.2, 0.5))
   )
-  unscored = Point(math.nan, 240.0, 2)  # It is compared at its next score.
+  unscored = Point(math.nan, 240.0, 2)  # Compared at its next score.
   assert judged(search, [*good[:2], unscored, *good[2:]]) == (11, False)
   assert judged(search, bad) == (2, True)
   assert judged(search, good) == (10, False)

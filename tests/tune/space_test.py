@@ -1,4 +1,4 @@
-"""What a search may choose."""
+"""The choices of a search."""
 
 import pathlib
 
@@ -65,7 +65,7 @@ def test_a_budget_is_spent_on_the_coarsest_wire_that_may_be_chosen():
 
 
 def test_what_the_config_has_is_one_of_the_values_of_a_list():
-  own = {'sync.period': ('own', 2, 16)}  # The config's is 8.
+  own = {'sync.period': ('own', 2, 16)}  # The config has 8.
   chosen, _ = build('local_sgd', given={'local_sgd': own})
   made = chosen.densest('local_sgd', lambda fields: fields['sync.period'] > 4)
   suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
