@@ -63,7 +63,7 @@ def forks():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('case, code', RAISING, ids=str)
-def test_code_that_raises_ends_in_one_line_and_goes_on_once_it_is_right(
+def test_code_that_raises_ends_in_one_line_and_resumes_once_it_is_right(
   case, code, tmp_path, forks
 ):
   # The first case, run the way that `python -m stress.fuzz` runs its cases.

@@ -28,7 +28,7 @@ def test_equal_runs_are_equal_whatever_their_times(tmp_path):
   )
 
 
-def test_the_first_row_that_differs_is_told(tmp_path):
+def test_the_first_row_that_differs_is_reported(tmp_path):
   write(tmp_path / 'base' / '0', [3.0, 2.0, 1.0])
   write(tmp_path / 'new' / '0', [3.0, 2.5, 1.5])
   assert unchanged.cell(tmp_path / 'base', tmp_path / 'new') == (
@@ -50,7 +50,7 @@ def test_a_run_that_fails_where_none_did_differs(tmp_path):
   assert text == 'DIFFERS'
 
 
-def test_a_bit_or_a_name_of_an_array_is_told():
+def test_a_bit_or_a_name_of_an_array_is_reported():
   def arrays(**values):
     return {k: ((1,), 'float32', v) for k, v in values.items()}
 

@@ -215,9 +215,7 @@ def test_workers_synchronize_and_only_some_steps_do_unless_every_one_does(
   assert all(flags) == (strategy_of(variant).trigger.traits.period == 1)
 
 
-def test_what_should_be_equal_is_bit_identical_after_a_synchronization(
-  variant, mapper
-):
+def test_shared_state_is_bit_identical_after_a_synchronization(variant, mapper):
   strategy = strategy_of(variant)
   states = synchronized(variant, mapper)
   assert states
@@ -242,7 +240,7 @@ def test_every_pair_of_a_trigger_and_an_averager_has_a_row():
   assert sorted(rows) == sorted(compositions.PAIRS)
 
 
-def test_only_what_exists_is_called_slow():
+def test_every_method_marked_slow_exists():
   assert VARIANTS.keys() >= compositions.SLOW
 
 
@@ -256,7 +254,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):
 
 @_SLOW
 @pytest.mark.parametrize('workers', [2, 8])
-def test_another_number_of_workers_goes_on(variant, workers):
+def test_another_number_of_workers_can_continue(variant, workers):
   saved, _ = recorded(variant, 'sgd', 'vmap').steps[19]
   toy, mapper = Toy(variant, workers=workers), mappers.Vmap(workers)
   state = start.resize(

@@ -137,7 +137,7 @@ def test_a_jax_that_is_newer_than_the_tests_gets_one_line_of_warning(tmp_path):
   assert done.returncode == 0 and done.stdout
 
 
-def test_the_pythons_of_ci_are_among_those_that_are_classified():
+def test_the_pythons_of_ci_have_classifiers():
   """CI runs the tests on the oldest and on the newest Python."""
   prefix = 'Programming Language :: Python :: '
   listed = [c.removeprefix(prefix) for c in PROJECT['classifiers']]
@@ -165,7 +165,7 @@ def test_citation_and_changelog_are_of_this_version():
   assert newest[1] == selsync_jax.__version__
 
 
-def test_the_image_installs_what_there_is_and_starts_the_command():
+def test_the_image_installs_existing_extras_and_starts_the_command():
   text = (ROOT / 'Dockerfile').read_text()
   lines = dict(re.findall(r'^([A-Z]+) (.*)$', text, re.M))
   assert lines['FROM'] == 'python:3.12-slim'

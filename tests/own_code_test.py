@@ -166,7 +166,7 @@ def file_of(folder, *parts):
   return path
 
 
-def test_a_task_of_ones_own_is_trained_and_ranked(tmp_path):
+def test_a_custom_task_is_trained_and_ranked(tmp_path):
   config = config_file.load(str(file_of(tmp_path, DATA, MODEL, TASK)), ())
   summary = train_and_evaluate(config, tmp_path / 'run')
   run = history.read(tmp_path / 'run')
@@ -298,7 +298,7 @@ def test_an_error_in_a_run_is_one_line_and_its_traceback_is_kept(tmp_path):
   assert not kept.exists()
 
 
-def test_a_field_that_a_data_set_of_ones_own_lacks_is_named(tmp_path):
+def test_a_field_that_a_custom_data_set_lacks_is_named(tmp_path):
   path = file_of(tmp_path, DATA, MODEL, TASK)
   path.write_text(
     path.read_text()

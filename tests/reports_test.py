@@ -30,7 +30,7 @@ google-deepmind/optax 1185 tests/data/ids_test.py
   test_an_id_outside_the_vocabulary_is_refused_before_training
   A label that is not below the number of classes gives a loss of NaN.
 tensorflow/tensorflow 8484 tests/training/warnings_test.py
-  test_a_loss_that_is_not_finite_is_told_once
+  test_a_loss_that_is_not_finite_is_reported_once
   A loss of NaN is noticed when the whole model is NaN.
 tensorflow/tensorflow 1234 tests/data/ids_test.py
   test_padding_that_a_mask_leaves_out_changes_no_score
@@ -45,7 +45,7 @@ meta-pytorch/torchft 171 tests/training/mesh_test.py
   test_a_worker_of_four_devices_is_a_worker_of_one
   A worker of local SGD should be several devices that share its batch.
 OptimalFoundation/nadir 61 tests/sync/copies_test.py
-  test_what_an_optimizer_holds_is_named
+  test_parameters_that_an_optimizer_holds_are_named
   A schedule-free optimizer holds other parameters than those it trains.
 """
 REPORT = re.compile(r'^([\w.-]+/[\w.-]+ \d+) (\S+)\n  (\w+)\n  .*\.$', re.M)

@@ -102,7 +102,7 @@ def test_a_recipe_is_tried_again_with_the_seeds_that_count(tmp_path):
       assert again.config.to_dict() == {**trial.config.to_dict(), 'seed': seed}
 
 
-def test_what_tune_has_written_is_the_same_recipe(tmp_path):
+def test_a_recipe_that_tune_has_written_is_read_back(tmp_path):
   task = workload('stdlib_gpt', tmp_path)
   own = ['sync.period=20', 'sync.wire=int8', 'sync.delay=4', 'steps=30']
   flags = [*task.fields, *(f'--config.{field}' for field in own)]

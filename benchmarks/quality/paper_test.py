@@ -51,7 +51,7 @@ def test_the_interval_over_seeds_decides(numbers, verdict):
 @pytest.mark.parametrize(
   'numbers, verdict', [([0.02] * 3, 'holds'), ([0.0] * 3, 'does not hold')]
 )
-def test_of_exact_numbers_equal_ones_decide(numbers, verdict):
+def test_equal_exact_numbers_decide(numbers, verdict):
   found = claim.found('', [], numbers, claim.BETTER, '+.2f')
   assert found.verdict == verdict
 

@@ -28,7 +28,7 @@ def test_an_evaluation_between_two_averages_needs_one_more():
   assert outcome.averages == {1: 1, 2: 1, 3: 2}
 
 
-def test_what_a_run_did_until_it_was_stopped_does_not_count():
+def test_steps_between_the_target_and_the_stop_do_not_count():
   outcome = tuning.outcome_of(rows_of([0.1, 0.5, 0.9]), 0.4)
   assert outcome.accuracies == {1: 0.1, 2: 0.5}
 

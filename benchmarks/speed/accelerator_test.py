@@ -69,7 +69,7 @@ def test_a_step_is_compared_with_pytorchs_of_the_same_batch(tmp_path, capsys):
     ('Transformer', 'wikitext103_transformer'),
   ],
 )
-def test_shapes_are_those_of_the_configs(name, module):
+def test_shapes_match_the_configs(name, module):
   config = importlib.import_module(f'selsync_jax.configs.{module}').get_config()
   config.batch_size = 2
   workload = workloads.WORKLOADS[name]

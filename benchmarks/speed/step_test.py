@@ -14,7 +14,7 @@ def decoder():
 
 
 @pytest.mark.slow
-def test_parameters_and_memory_are_those_of_the_step(decoder):
+def test_parameters_and_memory_match_the_step(decoder):
   # Width 64, 256 bytes in and out, two layers: see COUNTS in models_test.py.
   layer = 64 * 256 + 3 * 64 * 172 + 2 * 64
   assert decoder['parameters'] == 2 * 256 * 64 + 64 + 2 * layer
@@ -32,7 +32,7 @@ def test_operations_are_six_a_parameter_and_token_and_attention(decoder):
   assert decoder['flops_per_sample'] == pytest.approx(expected, rel=0.15)
 
 
-def test_the_share_of_peak_is_told_of_devices_that_are_known(decoder):
+def test_the_share_of_peak_is_known_for_known_devices(decoder):
   assert decoder['share_of_peak'] is None  # A CPU has no known peak.
   assert peaks.peak('NVIDIA A100-SXM4-80GB', 'bfloat16') == 312e12
   assert peaks.peak('NVIDIA A100-SXM4-80GB', 'float32') == 156e12

@@ -360,7 +360,7 @@ def test_a_simulation_compares_every_method_unless_some_are_named(tmp_path):
   assert {trial.command for trial in found} == {'simulate'}
 
 
-def test_two_comparisons_can_not_write_in_one_folder(tmp_path, refused):
+def test_two_comparisons_cannot_write_in_one_folder(tmp_path, refused):
   out = tmp_path / 'comparison'
   with workdir.claimed(out, '--out'):
     assert refused('compare', '--methods=bsp', f'--out={out}') == (
@@ -377,7 +377,9 @@ def test_a_value_of_a_method_may_be_a_tuple(tmp_path):
   assert times == [(1.0, 2.0), (3.0, 4.0)]
 
 
-def test_all_leaves_out_and_names_what_a_config_can_not_have(tmp_path, capsys):
+def test_all_leaves_out_and_names_methods_that_a_config_cannot_have(
+  tmp_path, capsys
+):
   flags = ['--config=hyperplane', '--config.workers=3', '--methods=all']
   found = command.parse([*flags, '--seeds=1', f'--out={tmp_path}']).trials
   assert [t.config.sync.method for t in found] == [

@@ -38,7 +38,7 @@ def test_the_launcher_tells_each_process_its_place_and_prefixes_its_lines():
     assert sorted(text.splitlines()) == lines
 
 
-def test_the_launcher_gives_its_processes_one_token_that_nobody_has():
+def test_the_launcher_gives_its_processes_one_new_token():
   code = 'import os; print(os.environ["SELSYNC_CLUSTER_TOKEN"])'
   tokens = [
     line.partition(' ')[2]
@@ -61,7 +61,7 @@ def test_the_launcher_ends_all_when_one_fails_and_returns_its_code():
   assert time.monotonic() - start < 30
 
 
-def test_the_launcher_says_who_was_killed():
+def test_the_launcher_names_the_process_that_was_killed():
   code = (
     'import os, signal, time; i = int(os.environ["JAX_PROCESS_ID"]); '
     'i or os.kill(os.getpid(), signal.SIGKILL); time.sleep(1)'
@@ -124,7 +124,7 @@ if os.environ['JAX_PROCESS_ID'] == '1':
   )
 
 
-def test_it_gives_islands_names_and_the_invitation_of_one_meeting_point():
+def test_launch_gives_islands_names_and_the_invitation_of_one_meeting_point():
   code = 'import os; e = os.environ; print(e["SELSYNC_INVITATION"], *e)'
   left = [*live_runs.LAUNCH, '--islands=2', '--', sys.executable, '-c', code]
   done = live_runs.run(*left)
@@ -137,7 +137,7 @@ def test_it_gives_islands_names_and_the_invitation_of_one_meeting_point():
   assert not any('JAX_COORDINATOR_ADDRESS' in line for line in lines)
 
 
-def test_it_ends_all_islands_when_one_fails_before_they_have_met():
+def test_launch_ends_all_islands_when_one_fails_before_they_have_met():
   """Even if fewer islands may continue later."""
   code = (
     'import os, sys, time; '
@@ -148,7 +148,7 @@ def test_it_ends_all_islands_when_one_fails_before_they_have_met():
 
 
 @pytest.mark.slow
-def test_what_a_process_leaves_behind_does_not_hold_launch():
+def test_a_child_that_a_process_leaves_behind_does_not_hold_launch():
   left = [*live_runs.LAUNCH, '--processes=1', '--', 'sh', '-c']
   done = live_runs.run(*left, 'sleep 100 & exit 3', timeout=60)
   assert done.returncode == 3

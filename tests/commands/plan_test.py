@@ -77,7 +77,9 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
   assert rows['bsp'][5] == '-'
 
 
-def test_a_narrow_terminal_shows_what_decides(monkeypatch, capsys, perceptron):
+def test_a_narrow_terminal_shows_the_deciding_columns(
+  monkeypatch, capsys, perceptron
+):
   monkeypatch.chdir(ROOT)
   monkeypatch.setenv('COLUMNS', '50')
   flags = ['--config.data.backend=numpy', f'--config.model.name={perceptron}']

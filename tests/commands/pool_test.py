@@ -76,7 +76,7 @@ def test_trials_of_a_job_are_forks_of_a_process_with_all_imports(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_trial_ends_and_can_resume_if_what_forks_is_killed(tmp_path):
+def test_a_trial_ends_and_can_resume_if_its_forking_process_is_killed(tmp_path):
   code = 'import os\nprint(os.getppid())'
   trial = one_trial(tmp_path, 0.1, '--config.steps=1000000', code=code)
   log = trial.workdir / 'train.log'

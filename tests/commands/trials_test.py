@@ -41,7 +41,7 @@ def test_every_method_gets_the_same_seeds_and_rates(tmp_path):
   assert first == {'selsync', 'bsp', 'fedavg'}  # A whole seed comes first.
 
 
-def test_a_multiple_is_of_the_rate_that_the_method_has_itself(tmp_path):
+def test_a_multiple_is_relative_to_the_methods_own_rate(tmp_path):
   grid = trials.list_trials(
     DIGITS,
     [],

@@ -112,7 +112,9 @@ def test_a_search_announces_its_runs_and_names_its_phases(tuned):
   assert phases == ['1', '2', '3', '4']
 
 
-def test_a_search_says_what_so_few_trials_do_not_reach(tuned, tmp_path):
+def test_a_search_names_settings_and_methods_that_few_trials_miss(
+  tuned, tmp_path
+):
   out, printed = tuned
   of_methods = (
     'no settings of the methods are searched, because the first 2 trials'
@@ -140,7 +142,7 @@ def test_the_recipe_is_a_config_that_trains_as_the_best_trial_did(
   assert (bits[0] == bits[1]).all()
 
 
-def test_the_verdict_is_of_new_seeds_and_in_seconds_of_the_network(tuned):
+def test_the_verdict_uses_new_seeds_and_seconds_of_the_network(tuned):
   out, printed = tuned
   *_, verdict, path, _ = printed.splitlines()
   reference = history.read(out / 'bsp-lr0.05' / 'seed0')
@@ -242,7 +244,9 @@ def test_a_second_process_of_a_search_is_refused(tuned):
     run(out, train=pytest.fail)
 
 
-def test_fewer_trials_after_an_interruption_end_what_has_begun(tuned, tmp_path):
+def test_fewer_trials_after_an_interruption_end_the_started_ones(
+  tuned, tmp_path
+):
   out, _ = tuned
   here = shutil.copytree(out, tmp_path / 'here')
   interrupt(here)
@@ -254,7 +258,7 @@ def test_fewer_trials_after_an_interruption_end_what_has_begun(tuned, tmp_path):
   'reason, stops',
   [('config.sync: trigger', False), ('config.data.name: no files', True)],
 )
-def test_a_run_that_is_refused_stops_the_search_unless_its_choices_are_why(
+def test_a_refused_run_stops_the_search_unless_its_choices_are_the_reason(
   reason, stops, tuned, tmp_path
 ):
   out, _ = tuned
@@ -272,7 +276,7 @@ def test_a_run_that_is_refused_stops_the_search_unless_its_choices_are_why(
 
 
 @pytest.mark.slow
-def test_more_trials_go_on_with_a_search(tuned, tmp_path):
+def test_more_trials_continue_a_search(tuned, tmp_path):
   assert run(tmp_path, '--trials=1')
   begun = []
 
@@ -361,7 +365,7 @@ def test_other_seeds_choose_among_the_best_trials(tuned, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_target_that_nobody_reaches_is_one_line(tmp_path):
+def test_a_target_that_no_method_reaches_is_one_line(tmp_path):
   with pytest.raises(RunError) as error:
     run(tmp_path, '--target=-1', '--trials=1')
   assert str(error.value) == (
@@ -458,7 +462,7 @@ def _processes_of(parent, word):
         yield path
 
 
-def test_a_config_whose_own_method_can_not_be_is_refused_at_once(tmp_path):
+def test_a_config_with_an_impossible_own_method_is_refused_at_once(tmp_path):
   """The method is trained beside the recipe, when all trials have ended."""
   file = tmp_path / 'late.py'
   file.write_text(

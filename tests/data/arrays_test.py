@@ -63,7 +63,7 @@ def test_evaluation_batches_are_equal(both, split):
     )
 
 
-def test_all_that_is_known_of_the_data_is_equal(both):
+def test_all_metadata_of_the_data_is_equal(both):
   numpy, tensorflow = both
   for name in (
     *('dataset.task', 'dataset.num_classes', 'assignment.steps_per_epoch'),

@@ -85,7 +85,7 @@ def stored(dataset):
 
 
 @pytest.mark.parametrize('partition', PARTITIONS)
-def test_batches_are_those_of_the_same_examples_in_memory(partition):
+def test_batches_equal_batches_of_the_same_examples_in_memory(partition):
   functions = dict(transform=scaled, augment=mirrored)
   own = dict(
     columns={'image': 'x', 'label': 'y'}, labels=arrays_of('train')['label']
@@ -145,7 +145,7 @@ def random(dataset):
   return dataset.seed(5).shuffle().random_map(noisy)
 
 
-def test_what_grain_draws_depends_on_the_index_alone():
+def test_random_choices_in_grain_depend_only_on_the_index():
   """It does not depend on threads, on workers, or on earlier reads."""
   whole = assigned(by_grain(random)).batches(range(WORKERS), 0, 60)
   alone = grain.ReadOptions(num_threads=0)
@@ -191,7 +191,7 @@ def by_file(folder, processes):
 
 
 @pytest.mark.slow  # Processes that import JAX, here and below.
-def test_processes_of_grain_read_what_this_one_would(tmp_path):
+def test_processes_of_grain_read_the_same_as_this_process(tmp_path):
   """The processes run the config file's code, but cannot import it."""
   alone, several = (
     by_file(tmp_path, processes).batches([0, 1], 5, 40) for processes in (0, 2)
@@ -284,7 +284,7 @@ def test_processes_of_grain_end_with_a_run_that_is_killed(tmp_path):
     (lambda d: d.to_iter_dataset(), 'train must be a grain.MapDataset, got a '),
   ],
 )
-def test_what_cannot_be_read_by_index_is_refused(change, line):
+def test_data_that_cannot_be_read_by_index_is_refused(change, line):
   with pytest.raises(ValueError) as error:  # noqa: PT011
     by_grain(change)
   assert str(error.value).startswith(line)

@@ -155,7 +155,7 @@ def test_an_id_outside_the_vocabulary_is_refused_before_training(case):
   assert str(error.value) == f'config.data: {line}'
 
 
-def test_a_task_of_ones_own_names_the_arrays_that_it_indexes_with():
+def test_a_custom_task_names_the_arrays_that_it_indexes_with():
   @ss.register_task('inputs', ids=['words'])
   def own(outputs, batch):
     raise AssertionError
@@ -168,7 +168,7 @@ def test_a_task_of_ones_own_names_the_arrays_that_it_indexes_with():
     opened(**given, task='own')
 
 
-def test_a_model_of_ones_own_may_read_more_ids_than_it_scores():
+def test_a_custom_model_may_read_more_ids_than_it_scores():
   given = splits()
   given['train']['inputs'][0, 0] = VOCABULARY  # It marks the beginning.
   opened(**given)

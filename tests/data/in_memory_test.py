@@ -164,7 +164,7 @@ def test_evaluation_reads_every_example_once(dirs, batch_size):
   assert sorted(labels) == sorted(test['label'].tolist())
 
 
-def test_label_counts_are_those_of_each_chunk(dirs):
+def test_label_counts_match_each_chunk(dirs):
   data = opened('digits', dirs, 'by_label')
   labels = data.dataset.splits['train']['label']
   counts = data.label_counts
@@ -173,7 +173,7 @@ def test_label_counts_are_those_of_each_chunk(dirs):
   assert opened('wikitext103', dirs).label_counts is None
 
 
-def test_injected_bytes_are_those_of_the_stored_examples(dirs):
+def test_injected_bytes_match_the_stored_examples(dirs):
   # 4 workers, alpha = beta = 1/2, b = 6: b' = 3, so the two sharers give 3
   # images of 3,072 bytes and as many labels of 4 to 3 others each.
   data = opened('cifar10', dirs, 'dirichlet', alpha=0.5, beta=0.5)

@@ -156,7 +156,7 @@ def test_no_worker_gives_more_than_it_reads_and_the_batch_is_full(
 
 
 @pytest.mark.parametrize('alpha, beta, own', [(0.5, 0.5, 11), (0.75, 0.75, 6)])
-def test_the_papers_batch_sizes_are_those_of_8_workers(alpha, beta, own):
+def test_the_papers_batch_sizes_are_for_8_workers(alpha, beta, own):
   # The text says 10 workers, but its 11, 11 and 6 are equation 3 for 8.
   assert make_injection(alpha, beta, 8, 32).own == own
 

@@ -104,14 +104,14 @@ def run(leases, there, steps):
   return leases.to_json()['read']
 
 
-def test_with_all_there_each_reads_its_own_part():
+def test_with_all_islands_each_reads_its_own_part():
   leases = Leases(3)
   leases.begin(7, None)
   assert leases.next([0, 1, 2]) == {0: (0, 7), 1: (1, 7), 2: (2, 7)}
   assert run(leases, [0, 1, 2], 2 * TERM) == [7 + 2 * TERM] * 3
 
 
-def test_while_some_are_missing_no_part_stays_behind():
+def test_while_islands_are_missing_no_part_stays_behind():
   leases = Leases(5)
   for term in range(1, 40):
     read = run(leases, [0, 3], TERM)
@@ -131,7 +131,7 @@ def test_islands_enter_after_an_average_or_at_the_end_of_the_leases(late):
 
 
 @pytest.mark.parametrize('late', [False, True])
-def test_what_an_island_computes_alone_counts_at_once(late):
+def test_steps_of_an_island_alone_count_at_once(late):
   """So others may join at any time and receive the computed batches."""
   leases = Leases(2)
   for there in [0, 1], [0], [0]:

@@ -68,7 +68,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize('flag', REFUSALS)
-def test_what_needs_tensorflow_is_refused_in_one_line(flag, tmp_path):
+def test_data_that_needs_tensorflow_is_refused_in_one_line(flag, tmp_path):
   done = live_runs.run(
     sys.executable, '-c', BLOCKED, flag, f'--workdir={tmp_path / "run"}'
   )

@@ -84,7 +84,7 @@ def test_a_shell_that_allows_too_little_is_named(limit, line):
   assert done.stdout == f'{line}\n', done.stderr
 
 
-def test_a_run_without_compilation_is_told():
+def test_a_run_without_compilation_is_reported():
   done = ask('auto', JAX_DISABLE_JIT='1')
   assert done.stderr.startswith('JAX_DISABLE_JIT is set: without compilation')
 
@@ -151,7 +151,7 @@ def test_a_run_without_jax_ends_before_it_has_a_folder(name, value, tmp_path):
 @pytest.mark.skipif(
   not hasattr(ctypes.CDLL(None), 'mallopt'), reason='is about glibc'
 )
-def test_memory_that_was_freed_is_there_for_the_next_step_on_a_cpu():
+def test_freed_memory_is_kept_for_the_next_step_on_a_cpu():
   done = live_runs.run(sys.executable, '-c', FAULTS, env=os.environ)
   fresh = 20 * 40 * (4 << 20) // resource.getpagesize()  # If all were new.
   assert int(done.stdout) < fresh / 4, done.stderr

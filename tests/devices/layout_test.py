@@ -36,7 +36,7 @@ def test_a_layout_that_no_mesh_can_have_is_refused(sizes, rule):
     layout.Layout(*sizes)
 
 
-def test_a_layout_in_a_loop_of_ones_own_says_what_is_missing():
+def test_a_layout_in_a_custom_loop_says_what_is_missing():
   with pytest.raises(ConfigError, match='needs 64 devices in each '):
     _ = layout.Layout(8, fsdp=8).mesh
 

@@ -95,7 +95,7 @@ def test_figures_with_a_command_that_exists_and_others_pass():
 
 
 @pytest.mark.parametrize('text, line, message', BAD)
-def test_what_is_wrong_is_found_at_its_line(text, line, message):
+def test_mistakes_are_found_at_their_lines(text, line, message):
   before = GOOD.count('\n') + 1
   (found,) = script['check']('page.md', f'{GOOD}\n{text}\n')
   assert found == f'page.md:{before + line}: {message}'

@@ -106,7 +106,7 @@ def test_a_snippet_that_trains_runs_as_it_stands(snippet, runs):
 
 
 @pytest.mark.slow
-def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
+def test_custom_data_is_read_from_everywhere(data_dir, tmp_path):
   snippets = {
     f'{line}': text for line, text in blocks('docs/your-own.md', 'py')
   }
@@ -119,7 +119,7 @@ def test_data_of_ones_own_are_read_from_everywhere(data_dir, tmp_path):
   ]
 
 
-def test_lines_for_a_loop_of_ones_own_run_in_one():
+def test_lines_for_a_custom_loop_run_in_one():
   lines = [text for _, text in blocks('docs/own-loop.md', 'py')]
   assert len(lines) == 5
 
@@ -187,7 +187,7 @@ def test_own_loops_give_each_worker_keys_of_its_own(printed):
   assert sorted(keys) == [['2', '2']] * 2 + [['4', '4']] * 3
 
 
-def test_what_a_comment_says_that_is_printed_is_printed(said):
+def test_output_that_a_comment_shows_is_printed(said):
   decides = [v for k, v in said.items() if k.startswith('docs/how')]
   assert decides == ['inf\n0.000\n0.100\n0.040\n']
   for place in said:

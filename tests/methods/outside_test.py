@@ -88,6 +88,6 @@ def test_it_is_planned_beside_the_others(config_file, data_dir, capsys):
   assert '\nrarely ' in capsys.readouterr().out
 
 
-def test_its_fields_are_checked_like_those_of_any_other(config_file, refused):
+def test_its_fields_are_checked_like_fields_of_any_method(config_file, refused):
   flags = f'--config={config_file}', '--config.sync.perod=2'
   assert 'perod' in refused('train', *flags)

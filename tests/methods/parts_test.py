@@ -19,7 +19,7 @@ DIGITS = 'configs/digits.py'
 
 
 def composed(text):
-  """The parts of `METHOD FLAG FLAG ...`, as the calls that make them."""
+  """The calls that make the parts of `METHOD FLAG FLAG ...`."""
   method, *fields = re.split(r' (?=[\w.]+=)| $', text)
   flags = [f'--config.sync.{field}' for field in fields if field]
   config = config_file.load(f'{DIGITS}:{method}', flags)
@@ -300,7 +300,7 @@ def test_a_share_of_the_link_is_for_averages_behind_the_steps():
   assert parts['trigger'] == 'budgeted(selsync(0.3), link_share=0.5)'
 
 
-def test_the_method_budgeted_is_refused_with_what_replaces_it():
+def test_the_method_budgeted_is_refused_with_its_replacement():
   with pytest.raises(ConfigError) as error:
     config_file.load(f'{DIGITS}:budgeted', [])
   assert str(error.value) == (

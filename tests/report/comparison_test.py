@@ -109,7 +109,7 @@ def test_a_method_that_sends_nothing_is_on_no_front():
     ({'virtual_seconds': 3.0}, ['bytes sent per worker', 'virtual time']),
   ],
 )
-def test_quality_is_drawn_over_seconds_only_if_they_are_those_of_a_cluster(
+def test_quality_is_drawn_over_seconds_only_if_a_cluster_measured_them(
   seconds, costs
 ):
   plot = pareto_plot.plot([entry('bsp', 0.1, {0: (0.9, 0)}, **seconds)], 'loss')
@@ -197,7 +197,7 @@ def test_few_seeds_and_differences_that_agree_to_rounding_tell_nothing(
   assert found.cell('+.4f').text == text
 
 
-def test_a_method_is_compared_to_bsp_of_as_many_workers():
+def test_a_method_is_compared_to_bsp_with_as_many_workers():
   two, four = {'workers': 2, 'seed': 0}, {'workers': 4, 'seed': 0}
   entries = [
     entry('bsp, workers 2', 0.1, {0: (0.5, 0)}, config=two),
@@ -210,7 +210,7 @@ def test_a_method_is_compared_to_bsp_of_as_many_workers():
   assert found == ['–', '–', '+0.1000', '+0.3000']
 
 
-def test_any_method_can_be_what_others_are_compared_to():
+def test_any_method_can_be_the_baseline():
   entries = [
     entry('bsp', 0.1, {0: (0.5, 0), 1: (0.6, 0), 2: (0.7, 0)}),
     entry('local_sgd, period 8', 0.1, {0: (0.6, 0), 1: (0.75, 0), 2: (0.8, 0)}),
@@ -363,10 +363,10 @@ def test_the_digits_of_a_column_follow_its_smallest_spread(groups, form, shown):
   ),
   st.booleans(),
 )
-def test_the_front_is_what_no_other_beats(points, higher):
+def test_the_front_has_the_methods_that_no_other_beats(points, higher):
   front = pareto_plot.pareto(points, higher)
   worth = (lambda q: q) if higher else (lambda q: -q)
-  best = {}  # The best quality at each cost, as a sweep over costs finds it.
+  best = {}  # The best quality at each cost, by a sweep over costs.
   for cost, quality in sorted(points, key=lambda p: (p[0], -worth(p[1]))):
     if not best or worth(quality) > max(map(worth, best.values())):
       best[cost] = quality

@@ -77,7 +77,7 @@ def test_a_change_that_is_not_known_reaches_no_delta():
   assert list(delta_plot.deciding(changes)) == [0.1, -np.inf, 0.3]
 
 
-def test_a_page_tells_the_lssr_of_every_recorded_change(tmp_path):
+def test_a_page_shows_the_lssr_of_every_recorded_change(tmp_path):
   changes = np.array([[np.inf, 0.4, 0.1, 0.05, 0.2]]).T
   recorded.write_run(tmp_path / 'run', changes)
   plot = delta_plot.plot(history.read(tmp_path / 'run'))

@@ -105,7 +105,7 @@ def test_a_gray_band_of_training_batches_has_its_words(steps, tmp_path):
 
 
 @without_files
-def test_what_a_method_of_ones_own_reports_is_drawn(tmp_path):
+def test_reports_of_a_custom_method_are_drawn(tmp_path):
   workdir = tmp_path / 'run'
   recorded.write_run(workdir, recorded.random_changes(10, 2))
   with_scores(workdir, lambda step: step / 10)
@@ -139,7 +139,7 @@ def test_changes_that_decide_nothing_do_not_say_when_workers_synchronize(
 
 
 @pytest.mark.parametrize('steps, workers', [(20, 2), (10, 3)])
-def test_bytes_are_drawn_against_those_of_bsp_if_all_runs_agree_on_them(
+def test_bytes_are_drawn_relative_to_bsp_if_all_runs_agree_on_bsps(
   steps, workers, tmp_path
 ):
   runs = []
@@ -236,7 +236,7 @@ def test_a_long_or_wide_run_is_bands_on_a_small_page(steps, workers, tmp_path):
 
 @without_files
 @pytest.mark.parametrize('steps', [20, 1000])
-def test_an_infinite_delta_is_no_line(steps, tmp_path):
+def test_an_infinite_delta_has_no_line(steps, tmp_path):
   sync = {'method': 'selsync', 'delta': float('inf')}
   text = write_run(tmp_path / 'run', steps, config={'sync': sync})
   assert 'A worker that reaches delta = inf votes' in text

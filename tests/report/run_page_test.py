@@ -178,7 +178,7 @@ def test_every_figure_is_a_file_too(text, workdir):
     assert int.from_bytes(head[16:20]) == 2 * WIDE.width
 
 
-def test_no_id_stands_twice(text):
+def test_no_id_occurs_twice(text):
   ids = re.findall(r' id="([^"]*)"', text)
   assert len(ids) == len(set(ids))
 
@@ -236,7 +236,9 @@ def test_one_step_without_a_synchronization_is_a_sound_run(tmp_path):
   assert [*x, *y] == [1, 1]
 
 
-def test_a_non_iid_run_shows_who_has_which_labels(workdir, text, tmp_path):
+def test_a_non_iid_run_shows_which_worker_has_which_labels(
+  workdir, text, tmp_path
+):
   uneven = copy(workdir, tmp_path / 'uneven')
   counts = [[5, 0, 1], [0, 4, 2], [1, 1, 4]]
   (uneven / 'data.json').write_text(json.dumps({'labels': counts}))

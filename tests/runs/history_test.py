@@ -21,7 +21,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     history.read(tmp_path)
 
 
-def test_a_summary_of_fewer_steps_is_of_an_earlier_session(tmp_path):
+def test_a_summary_of_fewer_steps_is_from_an_earlier_session(tmp_path):
   workdir = tmp_path / 'longer'
   recorded.write_run(workdir, recorded.random_changes(30, 2))
   for steps in (31, 30, 20):  # With 31, the last row is lost.
@@ -103,9 +103,7 @@ def test_a_damaged_line_is_left_out_and_said(line, finished, capsys):
   assert capsys.readouterr().err == (f'{path}: 1 damaged line is left out\n')
 
 
-def test_a_line_that_stands_twice_counts_once_and_is_not_damaged(
-  finished, capsys
-):
+def test_a_repeated_line_counts_once_and_is_not_damaged(finished, capsys):
   path = finished / 'metrics.jsonl'
   one, *rest = path.read_bytes().splitlines(keepends=True)
   path.write_bytes(b''.join([one, one, *rest]))

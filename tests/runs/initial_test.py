@@ -100,7 +100,7 @@ def test_a_checkpoint_of_a_run_is_refused_with_what_to_give(source):
     initial.check(sources.bind(str(checkpoint), None))
 
 
-def test_an_asynchronous_run_starts_there_too(source):
+def test_an_asynchronous_run_starts_from_given_weights_too(source):
   made = config(str(source / 'w.npz'))
   problem = create_problem(check(made))
   model = Numerics(problem, made.optimizer.to_dict()).initial()
@@ -146,7 +146,7 @@ def given(path, rename=()):
   return initial.read(sources.bind(str(path), rename), MODEL)
 
 
-def test_names_are_translated_and_the_rest_is_told(tmp_path):
+def test_names_are_translated_and_the_rest_is_reported(tmp_path):
   """The file looks like another program's, in bfloat16 with an optimizer."""
   kernel = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
   params = {
@@ -211,7 +211,7 @@ def test_names_are_translated_and_the_rest_is_told(tmp_path):
     ),
   ],
 )
-def test_what_does_not_fit_is_refused(arrays, rename, line, tmp_path):
+def test_weights_that_do_not_fit_are_refused(arrays, rename, line, tmp_path):
   path = tmp_path / 'w.npz'
   np.savez(path, **arrays)
   with pytest.raises(ConfigError) as error:

@@ -18,7 +18,7 @@ def resumed(totals):
   return Ledger(Totals(**record), sent, 10, rates, max_skips=20)
 
 
-def test_messages_whose_length_a_metric_says_count_as_that_long():
+def test_messages_count_with_the_length_that_a_metric_reports():
   collectives = (
     Collective('all_gather', 8, 'step', scale='selection'),
     Collective('all_gather', 100, 'sync', scale='selection'),

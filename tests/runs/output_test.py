@@ -69,7 +69,7 @@ def test_printing_never_fails_and_no_file_is_taken_for_a_stream(
   assert int(file.read_text()) > 2
 
 
-def test_what_an_encoding_lacks_is_replaced(tmp_path):
+def test_characters_that_an_encoding_lacks_are_replaced(tmp_path):
   done = live_runs.run(
     *(sys.executable, '-c', PRINTING, 'Δ ▕█▏ ± é', tmp_path / 'file'),
     env=os.environ | {'PYTHONIOENCODING': 'latin-1'},

@@ -64,7 +64,7 @@ def test_the_secret_of_a_cluster_is_left_out(
   assert session['command'] == f'train.py {shown} --restart'
 
 
-def test_a_damaged_record_is_reported_and_begun_again(tmp_path, capsys):
+def test_a_damaged_record_is_reported_and_started_again(tmp_path, capsys):
   (tmp_path / 'run.json').write_text('{"a": 1}')
   assert provenance.sessions(tmp_path) == []
   assert 'run.json is damaged: ' in capsys.readouterr().err

@@ -69,7 +69,7 @@ def workdirs(data_dir, tmp_path_factory):
   return folder / 'trainer', folder / 'mine'
 
 
-def test_it_writes_the_rows_and_the_summary_of_the_trainer(workdirs):
+def test_a_recorder_writes_the_rows_and_the_summary_of_the_trainer(workdirs):
   trainers, mine = (short_runs.rows(workdir) for workdir in workdirs)
   assert len(mine) == short_runs.STEPS
   assert list(map(untimed, mine)) == list(map(untimed, trainers))
@@ -79,7 +79,9 @@ def test_it_writes_the_rows_and_the_summary_of_the_trainer(workdirs):
 
 
 @pytest.mark.slow
-def test_a_report_shows_it_alone_and_beside_a_trainers_run(workdirs, tmp_path):
+def test_a_report_shows_a_loop_alone_and_beside_a_trainers_run(
+  workdirs, tmp_path
+):
   trainer, mine = workdirs
   expected = history.read(mine).column('loss')
   text = run_page.write([mine], tmp_path).read_text()
@@ -105,7 +107,7 @@ def record(recorder, steps):
       recorder.evaluate(dict, {'accuracy': i / 100})
 
 
-def test_a_loop_that_goes_on_has_the_rows_of_one_that_was_never_stopped(
+def test_a_resumed_loop_has_the_rows_of_an_uninterrupted_loop(
   tmp_path,
 ):
   with ss.Recorder(tmp_path / 'whole', **OPTIONS) as recorder:
@@ -190,7 +192,7 @@ with ss.Recorder(sys.argv[1], **options) as recorder:
 """
 
 
-def test_it_needs_no_orbax(tmp_path):
+def test_a_recorder_needs_no_orbax(tmp_path):
   done = live_runs.run(sys.executable, '-c', WITHOUT_ORBAX, tmp_path)
   assert done.returncode == 0, done.stderr
   assert len(history.read(tmp_path).rows) == 1

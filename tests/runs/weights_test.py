@@ -59,7 +59,7 @@ def test_a_checkpoint_gives_the_mean_over_its_workers(run):
 
 
 @pytest.mark.parametrize('name', ['w.safetensors', 'w.npz'])
-def test_who_may_read_a_run_may_read_its_weights(run, name, tmp_path):
+def test_readers_of_a_run_may_read_its_weights(run, name, tmp_path):
   workdir, _ = run
   weights.export(workdir, tmp_path / name)
   (kept,) = (workdir / 'weights').glob('25.*')
@@ -129,7 +129,7 @@ def test_evaluate_repeats_the_scores_of_the_run(run, capsys):
     ('last', 'a/w.npz', '--out={tmp}/a/w.npz: there is no folder {tmp}/a'),
   ],
 )
-def test_what_cannot_be_exported_is_refused(run, step, out, line, tmp_path):
+def test_an_impossible_export_is_refused(run, step, out, line, tmp_path):
   with pytest.raises(ConfigError) as error:
     weights.export(run[0], tmp_path / out, step)
   assert str(error.value).startswith(line.format(run=run[0], tmp=tmp_path))
@@ -257,7 +257,7 @@ def test_recomputed_statistics_leave_as_they_were_evaluated(
 
 
 @pytest.mark.slow
-def test_a_moving_average_is_what_is_evaluated_and_kept(tmp_path, normalized):
+def test_a_moving_average_is_evaluated_and_kept(tmp_path, normalized):
   summary = train(tmp_path, normalized, ema_decay=0.9)
   kept = weights.read(tmp_path, 25).variables
   (tmp_path / 'weights' / '25.safetensors').unlink()
@@ -299,7 +299,7 @@ def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):
 
 @pytest.mark.parametrize('name', ['w', 'w.npz', 'w.safetensors'])
 @pytest.mark.parametrize('option', ['rw,size=20k', 'ro'])
-def test_what_cannot_be_written_leaves_nothing(name, option, small_disk):
+def test_a_failed_export_leaves_nothing(name, option, small_disk):
   folder = small_disk('1m')
   small_disk.remount(option)
   variables = {'params': {'kernel': np.ones((100, 100), np.float32)}}

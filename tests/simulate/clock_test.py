@@ -84,7 +84,7 @@ def test_a_servers_link_is_shared_by_its_clients():
   assert idle == pytest.approx(100 * 0.22, rel=0.03)
 
 
-def test_bytes_are_those_of_the_messages():
+def test_bytes_sent_add_up_over_the_messages():
   per_gradient = {'asp': 2, 'ad_psgd': 1}  # Push and pull; half of them ask.
   for method, messages in per_gradient.items():
     engine = small.clock(method, workers=4)
@@ -112,7 +112,7 @@ def lead_at_begin(uses):
     ('dssp', {'s_low': 2, 'r_max': 5}, 7),
   ],
 )
-def test_nobody_begins_a_step_too_far_ahead(method, fields, bound):
+def test_no_worker_starts_a_step_too_far_ahead(method, fields, bound):
   engine = small.clock(
     method, fields=fields, compute='lognormal', sigma=1.0, **small.NETWORK
   )
@@ -279,7 +279,7 @@ def test_the_slowdown_filter_spares_the_fast():
   assert without > 1.2 * with_filter
 
 
-def test_a_butterfly_brings_everybody_together():
+def test_a_butterfly_brings_all_workers_together():
   """After log2(P) / log2(S) steps, all share everything; groups partition."""
   for workers, size in ((8, 2), (16, 4), (64, 8)):
     known = {i: {i} for i in range(workers)}

@@ -40,7 +40,7 @@ def count(ledger, synced, **more):
   return ledger.count(metrics | more)
 
 
-def test_what_nobody_sends_takes_no_time_and_is_no_barrier():
+def test_a_message_that_is_not_sent_takes_no_time_and_is_no_barrier():
   ledger = create([Collective('all_reduce', 1.0, 'step', scale='renewed')])
   quiet, sent = (
     count(ledger, False, renewed=np.full(2, renewed)) for renewed in (0.0, 1.0)
@@ -124,12 +124,12 @@ def test_exchanges_in_turn_travel_as_long_as_others_compute():
   assert rows[-1]['virtual_seconds'] == pytest.approx(24)
 
 
-def test_votes_during_a_delay_are_at_most_one_average_in_so_many_steps():
+def test_votes_during_a_delay_start_at_most_one_average():
   plan, _ = planned(ss.every(2), ss.delayed(ss.mean(), 5))
   assert plan.lssr == pytest.approx(4 / 5)
 
 
-def test_a_step_without_a_collective_waits_for_nobody():
+def test_a_step_without_a_collective_waits_for_no_worker():
   ledger = create([Collective('all_reduce', nbytes=1.0)])
   rows = [count(ledger, synced) for synced in (False, True, False, True)]
   assert [row['waited'] for row in rows] == [[0, 0], [2, 0], [0, 0], [1, 0]]
@@ -137,7 +137,7 @@ def test_a_step_without_a_collective_waits_for_nobody():
   assert [row['version'][0] for row in rows] == [0, 0, 1, 1]
 
 
-def test_a_collective_of_a_rate_is_issued_that_often():
+def test_a_collective_is_issued_at_its_rate():
   """Also if n times 1 / n is less than 1, for example with n = 49."""
   for period in (1, 3, 8, 49):
     vote = Collective('all_reduce', 1.0, 'step', 1 / period)
@@ -151,7 +151,7 @@ def test_a_collective_of_a_rate_is_issued_that_often():
     ]
 
 
-def test_a_synchronization_is_a_barrier_whoever_talks_to_whom():
+def test_a_synchronization_is_a_barrier_in_every_exchange():
   """Rounds that take turns send little, but all workers enter each round."""
   pairs = [Collective('exchange', 1.0, rate=1 / 3)] * 3
   ledger = create(pairs)

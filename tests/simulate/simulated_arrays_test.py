@@ -80,7 +80,7 @@ def test_a_bound_of_no_steps_is_bsp_on_unequal_workers_too():
 
 
 @pytest.mark.parametrize('width', [1, 4, 8])
-def test_no_result_depends_on_what_is_computed_along_with_it(width):
+def test_no_result_depends_on_computations_beside_it(width):
   numerics = small.numerics(width)
   model = numerics.initial()
   rows = [(model, worker, 3) for worker in range(small.WORKERS)]

@@ -34,7 +34,7 @@ def test_lognormal_has_its_mean_and_spread():
   assert abs(columns).max() < 0.1  # Workers are independent.
 
 
-def test_delays_hit_so_many_random_workers_at_each_step():
+def test_delays_hit_a_number_of_random_workers_at_each_step():
   many = table(steps=1000, compute='delays', late=1, delay=0.3)
   late = np.isclose(many, 0.4)
   np.testing.assert_array_equal(late.sum(axis=1), 1)

@@ -123,7 +123,7 @@ def test_batch_statistics_are_averaged_and_not_extrapolated():
 @pytest.mark.parametrize(
   'create', [averagers.outer, delay.eager_outer], ids=['outer', 'eager_outer']
 )
-def test_an_outer_step_is_of_floating_leaves_alone(create):
+def test_an_outer_step_moves_only_floating_leaves(create):
   start = {'w': jnp.ones(2), 'count': jnp.uint32(3), 'on': jnp.bool(True)}
   moves = {
     'w': np.ones((2, 2, 2), np.float32),
@@ -136,7 +136,7 @@ def test_an_outer_step_is_of_floating_leaves_alone(create):
   assert left['on'].all() and (left['w'] > 1).all()
 
 
-def test_what_holds_a_wire_tells_it_where_an_outer_step_has_moved():
+def test_a_wire_learns_where_an_outer_step_has_moved():
   wire = wires.int8()
   subset = averagers.subset_mean(1.0, wire=wire)
   every = alternation.interleave(2, averagers.mean(wire=wire), averagers.MEAN)

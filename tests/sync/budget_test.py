@@ -68,7 +68,7 @@ def test_the_budget_is_met_over_the_run_and_over_every_later_quarter(
 
 
 @pytest.mark.parametrize('gain', [0.1, 1.0, 3.0])
-def test_the_rate_is_off_by_the_way_of_the_threshold_exactly(gain):
+def test_the_threshold_moves_in_proportion_to_the_excess_of_the_rate(gain):
   trigger = ss.budgeted(compared(), lssr=0.85, gain=gain)
   states = run(trigger, jnp.asarray(stream(STREAMS['up and down by 1000'])))
   synced = np.array([state.sync[0] for state in states])
@@ -105,7 +105,7 @@ def test_a_gain_falls_until_a_debt_grows(phases):
 
 @pytest.mark.parametrize('workers', [4, 16, 64])
 @pytest.mark.parametrize('sigma', [0.3, 1.5])
-def test_the_largest_changes_are_what_synchronizes(workers, sigma):
+def test_the_largest_changes_synchronize(workers, sigma):
   changes = stream([1.0], sigma, workers)
   states = run(ss.budgeted(compared(), lssr=0.9), jnp.asarray(changes))
   synced = np.array([state.sync[0] for state in states])
@@ -215,7 +215,7 @@ def test_a_links_share_pays_for_what_it_can_carry(share):
     assert abs(found[each][100:].mean() - share / each) < 0.03
 
 
-def test_bytes_need_to_be_told_what_is_sent():
+def test_a_budget_of_bytes_must_know_what_an_average_sends():
   trigger = ss.budgeted(compared(), bytes_per_step=100.0)
   with pytest.raises(ValueError, match='does not know what an average'):
     trigger.update(jnp.float32(1), trigger.init(None))

@@ -71,7 +71,7 @@ def test_a_step_that_measures_can_be_differentiated():
   np.testing.assert_array_equal(jax.grad(after)(w), 2 * w)
 
 
-def test_an_average_that_is_not_finite_is_begun_anew():
+def test_an_average_that_is_not_finite_restarts():
   gradient = np.ones(3, np.float32)
   tx = ss.measure(0.5)
   state = tx.init(gradient)._replace(

@@ -51,11 +51,11 @@ def with_masters(inner):
     (optax.contrib.muon(0.1), PARAMS, []),
   ],
 )
-def test_what_an_optimizer_holds_is_named(optimizer, params, names):
+def test_parameters_that_an_optimizer_holds_are_named(optimizer, params, names):
   assert [*parameter_copies(optimizer, params).names] == names
 
 
-def test_no_update_is_compiled_to_find_what_an_optimizer_holds():
+def test_no_update_is_compiled_to_find_the_held_parameters():
   ran = []
 
   def update(grads, state, params):
@@ -68,7 +68,7 @@ def test_no_update_is_compiled_to_find_what_an_optimizer_holds():
   assert not ran
 
 
-def test_what_is_taken_out_of_the_state_is_put_back():
+def test_copies_taken_out_of_the_state_are_put_back():
   copies, state = parameter_copies(FREE, PARAMS), FREE.init(PARAMS)
   taken = copies.take(state)
   jax.tree.map(np.testing.assert_array_equal, taken, jax.tree.leaves(state.z))
@@ -119,7 +119,7 @@ def test_an_average_in_the_trainer_outlasts_the_next_update(averager, policy):
   assert spread(state.params) == spread(copies.take(state.opt_state)) == 0
 
 
-def test_what_is_held_counts_as_sent():
+def test_held_parameters_count_as_sent():
   strategy = ss.Strategy(ss.every(4), ss.mean())
   copies = parameter_copies(FREE, PARAMS)
   state = init_state(PARAMS, {}, strategy, FREE, copies=copies)
@@ -136,7 +136,7 @@ def test_what_is_held_counts_as_sent():
   ],
   ids=['mean', 'all_reduce', 'fda, outer'],
 )
-def test_frozen_parameters_keep_their_bits_and_do_not_travel(strategy):
+def test_frozen_parameters_keep_their_bits_and_are_not_sent(strategy):
   """The mean of three equal values may differ from them."""
   params = {'b': jnp.linspace(0.1, 0.9, 500), 'w': PARAMS['w']}
   optimizer = optax.partition(

@@ -84,7 +84,7 @@ def test_a_schedule_of_multi_steps_may_end_accumulation():
   ],
   ids=str,
 )
-def test_steps_scanned_under_shard_map_decide_as_those_of_a_loop(trigger):
+def test_steps_scanned_under_shard_map_decide_like_steps_of_a_loop(trigger):
   tx = optax.chain(trigger, SGD)
 
   def step(carry, grad):

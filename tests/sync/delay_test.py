@@ -131,7 +131,7 @@ CASES = {
 
 @pytest.mark.parametrize('k', [1, slow(2), 5])
 @pytest.mark.parametrize('case', CASES)
-def test_a_delayed_average_is_that_of_a_reference(case, k):
+def test_a_delayed_average_equals_a_reference(case, k):
   """Votes come in bursts, so some wait for a mean in flight."""
   create, result, fields = CASES[case]
   result = result()
@@ -144,7 +144,7 @@ def test_a_delayed_average_is_that_of_a_reference(case, k):
   assert close.mean() >= (0.7 if 'int8' in case else 1)
 
 
-def test_votes_while_a_mean_is_on_its_way_become_one_average():
+def test_votes_while_a_mean_is_in_flight_become_one_average():
   sync = np.zeros(STEPS, bool)
   sync[[2, 3, 4, 9]] = True  # The mean of step 2 is applied at step 6.
   _, state = rounds.run(
@@ -170,7 +170,7 @@ def test_every_mapper_computes_the_same(averager):
   assert np.ptp(pmap[-1], axis=0).max() > 0.1
 
 
-def test_eager_outer_steps_are_those_of_a_reference():
+def test_eager_outer_steps_equal_a_reference():
   """Kale et al., Algorithm 2: the other workers' changes are a round old."""
   x = np.tile(START, (N, 1)).astype(np.float64)
   consensus, momentum = x.copy(), 0.0
@@ -299,7 +299,7 @@ def test_nan_reaches_the_others_with_the_snapshot_that_has_it(step, reached):
   assert others[4:].all() if reached else not others.any()
 
 
-def test_what_is_on_its_way_is_applied_after_the_last_step():
+def test_an_average_in_flight_is_applied_after_the_last_step():
   averager = ss.delayed(ss.mean(), 3)
 
   def worker(x):
@@ -318,7 +318,7 @@ def test_what_is_on_its_way_is_applied_after_the_last_step():
   np.testing.assert_array_equal(same, x)
 
 
-def test_what_lands_early_runs_ahead_by_the_steps_that_it_has_flown():
+def test_an_average_that_lands_early_is_extrapolated_by_its_steps_in_flight():
   """Equal workers therefore stay where they are."""
   averager = ss.delayed(ss.mean(), 3, keep=0.5, extrapolate=0.5)
   moves, sync = np.ones((24, N, 1), np.float32), np.arange(1, 25) % 10 == 0
@@ -329,7 +329,7 @@ def test_what_lands_early_runs_ahead_by_the_steps_that_it_has_flown():
     np.testing.assert_allclose(landed, t + 1, rtol=1e-6)
 
 
-def test_new_workers_keep_the_last_mean_and_forget_what_was_on_its_way():
+def test_new_workers_keep_the_last_mean_and_forget_averages_in_flight():
   averager = ss.delayed(ss.mean(), 3, keep=0.5, extrapolate=0.5)
   _, states = rounds.run(averager, jnp.asarray(START), MOVES, sync=SYNC)
   saved = jax.tree.map(lambda x: x[-1], states)

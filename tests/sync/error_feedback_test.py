@@ -33,7 +33,7 @@ def flat(tree, axes):
 
 
 @pytest.mark.parametrize('name', REDUCERS)
-def test_what_is_applied_and_what_waits_is_what_was_given(name):
+def test_applied_and_waiting_parts_add_up_to_the_gradient(name):
   broken, grads = 15, draw(40)
   grads['kernel'][broken, 2, 0, 0] = np.nan
   means, states = run(REDUCERS[name], grads)

@@ -49,7 +49,7 @@ EXCHANGES = {
 
 
 @pytest.mark.parametrize('name', EXCHANGES)
-def test_mixing_matrices_are_doubly_stochastic_and_reach_everybody(name):
+def test_mixing_matrices_are_doubly_stochastic_and_reach_all_workers(name):
   averager, workers = EXCHANGES[name]
   mixes = matrices(averager, workers)
   assert (mixes >= 0).all()
@@ -103,7 +103,7 @@ def test_random_pairs_are_disjoint_and_every_two_meet(workers, left_over):
   assert (mixes != other_seed).any()
 
 
-def test_who_is_left_over_sends_nothing_and_waits():
+def test_a_worker_left_over_sends_nothing_and_waits():
   sends = exchange.gossip('random').sends(jnp.zeros(10), 7)
   assert traffic.sent(sends, 'sync', 7) == pytest.approx(40 * 6 / 7)
   network = Network(7, bandwidth=320.0, latency=0.5)
@@ -143,7 +143,7 @@ def test_butterfly_groups_are_the_wait_avoiding_papers():
   np.testing.assert_array_equal(first, third)
 
 
-def test_every_tau_rounds_everybody_averages():
+def test_every_tau_rounds_all_workers_average():
   mixes = matrices(exchange.groups(2, 'random', all_every=4), 6)
   everybody = [bool((mix > 0).all()) for mix in mixes]
   assert everybody == [(i + 1) % 4 == 0 for i in range(ROUNDS)]

@@ -105,7 +105,7 @@ def test_a_gradient_that_is_not_finite_is_seen_by_all_and_kept_by_none(bits):
   np.testing.assert_allclose(states.senders[:, 0], [1, 1 / N, 1])
 
 
-def test_nobody_is_silent_for_good_where_rounding_exceeds_the_difference():
+def test_no_worker_is_silent_for_good_where_rounding_exceeds_the_difference():
   grads = np.ones((5, N, 256), np.float32)
   grads[..., 0] = 100  # The others are rounded to 0.
   means, states = run(lazy.lazy(bits=4, patience=2), 1e3 * grads)

@@ -77,7 +77,7 @@ def test_mean_averages_moments_and_leaves_counters(name):
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
-def test_after_a_reset_the_next_update_is_that_of_the_first_step(name):
+def test_after_a_reset_the_next_update_equals_a_first_update(name):
   """Adam's bias correction of young moments restarts, too."""
   optimizer = OPTIMIZERS[name]
   state = applied(optimizer_state.reset(), optimizer, trained(optimizer))
@@ -99,7 +99,7 @@ def test_after_a_reset_the_next_update_is_that_of_the_first_step(name):
   )
 
 
-def test_some_moments_are_averaged_and_others_start_anew():
+def test_some_moments_are_averaged_and_others_reset():
   optimizer = OPTIMIZERS['if finite']
   before = trained(optimizer)
   policy = optimizer_state.mixed(mean=['nu'], reset=['mu'])
@@ -123,7 +123,7 @@ def test_a_moment_alone_that_is_reset_leaves_the_count_of_steps():
   assert (state[0].nu['w'] > 0).all() and (state[0].mu['w'] == 0).all()
 
 
-def test_what_is_averaged_is_what_is_said_to_be_sent():
+def test_averaged_moments_are_the_ones_said_to_be_sent():
   state = jax.eval_shape(OPTIMIZERS['adam'].init, PARAMS)
   (both,) = optimizer_state.mean().sends(state, N)
   (one,) = optimizer_state.mixed(mean=['nu']).sends(state, N)
@@ -145,7 +145,7 @@ def test_an_optimizer_without_moments_sends_nothing():
 @pytest.mark.parametrize(
   'policy', [optimizer_state.mean, optimizer_state.reset]
 )
-def test_an_unknown_moment_is_refused_with_those_there_are(policy):
+def test_an_unknown_moment_is_refused_with_the_known_ones(policy):
   optimizer = OPTIMIZERS['clipped, decayed']
   message = "'momentum' is not a moment of this optimizer, which has mu, nu"
   with pytest.raises(ValueError, match=message):

@@ -20,7 +20,7 @@ from selsync_jax.methods import PARTS
     ss.at_sync(ss.top_k(0.5)),
   ],
 )
-def test_what_a_transformation_declares_survives_a_replacement(part):
+def test_declarations_of_a_transformation_survive_a_replacement(part):
   def update(updates, state, params=None, **extra_args):
     return part.update(updates, state, params, **extra_args)
 

@@ -124,7 +124,7 @@ def uneven(steps):
   ],
   ids=['micro', 'exdyna', 'micro with places', 'exdyna with places'],
 )
-def test_it_selects_what_the_published_algorithm_selects(reducer, division):
+def test_it_selects_like_the_published_algorithm(reducer, division):
   # As gradients vanish, first too many elements are selected, then too few.
   fade = np.r_[2.0 ** np.arange(-1, 5)[::-1], np.linspace(0.5, 0, 74)]
   grads = uneven(80) * fade[:, None, None].astype(np.float32)
@@ -157,7 +157,7 @@ def test_it_selects_what_the_published_algorithm_selects(reducer, division):
 @pytest.mark.parametrize(
   'make, length', [(sparse.micro, 8250), (sparse.exdyna, 256 * 32)]
 )
-def test_what_does_not_fit_is_counted_and_waits(make, length):
+def test_elements_that_do_not_fit_are_counted_and_wait(make, length):
   grads = uneven(20) * 10  # The threshold starts far too low.
   mean, state = run(make(DENSITY, capacity=1.0), grads)
   slots = math.ceil(int(DENSITY * SIZE) / N)
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_counted_and_waits(make, length):
   np.testing.assert_allclose(total, grads.sum(axis=(0, 1)), atol=1e-5)
 
 
-def test_what_was_sent_is_reported_of_a_gradient_that_is_not_finite():
+def test_bytes_sent_are_reported_for_a_gradient_that_is_not_finite():
   grads = np.zeros((2, N, 40), np.float32)
   grads[1] = 10
   grads[1, 0, 0] = np.nan

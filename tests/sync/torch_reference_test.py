@@ -68,7 +68,7 @@ VARIANTS = {
   importlib.util.find_spec('torch') is None,
   reason="needs the extra 'reference' (torch)",
 )
-def test_twelve_steps_are_those_of_pytorch(tmp_path):
+def test_twelve_steps_equal_pytorchs(tmp_path):
   rng = np.random.default_rng(0)
   shapes = dict(x=(STEPS, N, 16, 6), y=(STEPS, N, 16))
   shapes |= dict(w0=(6, 8), b0=(1, 8), w1=(8, 1), b1=(1, 1))

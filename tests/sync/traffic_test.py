@@ -112,7 +112,7 @@ PIECE = ss.Collective('all_reduce', 8)
     (ss.Moments(lambda s: (), lambda s, fresh, own: (s, own)), []),
   ],
 )
-def test_what_a_part_sends_is_read_from_its_program(part, sent):
+def test_messages_of_a_part_are_read_from_its_program(part, sent):
   found = part.sends(TREE, N)
   if BOTH.kind in {c.kind for c in sent}:  # One message for each array.
     by_kind = itertools.groupby(found, lambda c: c._replace(nbytes=0))
@@ -123,7 +123,7 @@ def test_what_a_part_sends_is_read_from_its_program(part, sent):
   assert [*found] == sent
 
 
-def test_what_is_said_of_a_message_holds_for_all_that_is_around_it():
+def test_annotations_of_nested_functions_combine():
   def send(x):
     return lax.psum(x, ss.AXIS)
 
@@ -174,7 +174,7 @@ def test_a_collective_of_unknown_traffic_is_refused():
     averager.sends(TREE, N)
 
 
-def test_an_axis_of_another_name_is_that_of_the_workers():
+def test_an_axis_of_another_name_may_be_the_workers():
   part = ss.any_of(ss.selsync(0.3, axis_name='batch'), ss.every(3))
   assert part.sends(TREE, N) == (VOTE,)
 
@@ -184,7 +184,7 @@ class Seen(NamedTuple):
   sync: Any
 
 
-def test_parts_are_given_what_their_state_was_made_of():
+def test_parts_get_the_leaves_that_their_state_was_made_from():
   """Frozen parameters are left out, and parameters that the optimizer holds."""
 
   def update(updates, state, params=None, **_):

@@ -148,7 +148,7 @@ def test_two_bits_delay_much_and_lose_nothing():
   [*COMPRESSED, wires.int2(), sparse_wire.sparse(0.5), wires.float32()],
   ids=str,
 )
-def test_what_is_not_finite_on_one_worker_is_forgotten(wire):
+def test_values_that_are_not_finite_on_one_worker_are_forgotten(wire):
   """The next mean of finite vectors is finite again, like in float32."""
   rng = np.random.default_rng(0)
   vectors = rng.normal(size=(N, 12, 600)).astype(np.float32)
@@ -251,7 +251,7 @@ def test_a_subset_ignores_the_others_and_they_keep_their_error(wire):
 
 
 @compressed
-def test_under_an_outer_step_changes_are_counted_from_where_it_led(wire):
+def test_changes_are_counted_from_the_result_of_an_outer_step(wire):
   moves = np.random.default_rng(0).normal(size=(8, N, 600)).astype(np.float32)
   outer = optax.sgd(0.7, momentum=0.9, nesterov=True)
   left, state = rounds.run(

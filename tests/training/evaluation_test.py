@@ -38,7 +38,7 @@ def test_a_wire_that_withholds_changes_averages_no_batch_statistics(experiment):
   experiment('mean', 'int2')
 
 
-def test_recomputed_statistics_do_not_depend_on_those_of_the_workers(
+def test_recomputed_statistics_do_not_depend_on_the_workers_statistics(
   experiment,
 ):
   run = experiment('recompute')
@@ -58,7 +58,7 @@ def test_recomputed_statistics_do_not_depend_on_those_of_the_workers(
   assert kept['validation_loss'] != pytest.approx(one['validation_loss'])
 
 
-def test_statistics_that_are_recomputed_do_not_travel(experiment):
+def test_recomputed_statistics_are_not_sent(experiment):
   shared = experiment('mean').shapes.shared
   nbytes = 4 * sum(np.prod(x.shape) for x in jax.tree.leaves(shared))
   statistics = 4 * 2 * 8

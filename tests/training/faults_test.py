@@ -35,7 +35,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_it_saves_goes_on_from_the_checkpoint_before(
+def test_a_run_killed_while_it_saves_resumes_from_the_checkpoint_before(
   left_alone, tmp_path
 ):
   command = live_runs.command('selsync', 1, tmp_path)
@@ -71,7 +71,9 @@ def test_a_signal_loses_no_step(processes, number, left_alone, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resize_does_the_same_on_however_many_processes(left_alone, tmp_path):
+def test_a_resize_does_the_same_on_any_number_of_processes(
+  left_alone, tmp_path
+):
   """Four workers on two processes continue as two, on one process or two."""
   after = []
   for processes in (1, 2):
@@ -96,7 +98,7 @@ def test_a_resize_does_the_same_on_however_many_processes(left_alone, tmp_path):
     )
 
 
-def test_a_workdir_that_can_only_be_read_is_told_before_any_work(small_disk):
+def test_a_read_only_workdir_is_reported_before_any_work(small_disk):
   workdir = small_disk('1m')
   small_disk.remount('ro')
   with pytest.raises(ConfigError) as error:
@@ -109,7 +111,7 @@ def test_a_workdir_that_can_only_be_read_is_told_before_any_work(small_disk):
 @pytest.mark.slow
 # Tensorstore may call back to a loop that orbax has closed.
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
-def test_what_cannot_be_saved_is_told_before_the_first_step(small_disk):
+def test_an_impossible_save_is_reported_before_the_first_step(small_disk):
   workdir = small_disk('1m')
   fields = {'steps': 3, 'model__num_filters': 2048}  # A checkpoint is 5 MB.
   with pytest.raises(RunError) as error:
@@ -123,7 +125,9 @@ def test_what_cannot_be_saved_is_told_before_the_first_step(small_disk):
 
 
 @pytest.mark.slow
-def test_a_limit_on_the_size_of_files_is_told_before_the_first_step(tmp_path):
+def test_a_limit_on_the_size_of_files_is_reported_before_the_first_step(
+  tmp_path,
+):
   limited = ('bash', '-c', 'ulimit -f 4; exec "$@"', '')
   command = live_runs.command('selsync', 1, tmp_path / 'run')
   code, lines = live_runs.outcome(live_runs.start([*limited, *command]))
@@ -165,9 +169,7 @@ def test_a_clock_that_jumps_loses_nothing_but_the_save_under_way(
   'size, full',
   [('6m', '{}/weights/100.safetensors'), ('7m', 'checkpoint')],
 )
-def test_a_run_whose_end_does_not_fit_has_not_ended_well(
-  size, full, small_disk
-):
+def test_a_run_whose_end_does_not_fit_on_the_disk_fails(size, full, small_disk):
   workdir = small_disk(size)
   flags = ('steps=100', 'checkpoint.every=50', 'checkpoint.keep=99')
   command = live_runs.command(

@@ -34,7 +34,7 @@ STEP = re.compile(r'^\d+\. `(\w+|train\.py)`.*?\]\(\.\./([^)]+)\)', re.M | re.S)
 
 
 @pytest.mark.slow
-def test_the_frames_from_train_to_the_mean_are_those_in_the_docs(tmp_path):
+def test_the_frames_from_train_to_the_mean_match_the_docs(tmp_path):
   flags = ['--config=configs/digits.py:local_sgd', '--config.steps=2']
   flags += ['--config.data.backend=numpy', f'--workdir={tmp_path / "run"}']
   done = live_runs.run(sys.executable, '-c', TRACED, *flags)

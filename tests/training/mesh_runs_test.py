@@ -65,7 +65,7 @@ def test_a_group_can_have_workers_of_several_processes(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_layout(alone, tmp_path):
+def test_a_run_continues_with_another_layout(alone, tmp_path):
   folder = run(1, tmp_path / 'run', *LAYOUT, '--config.steps=10')
   wide = ('--config.mapper=mesh', '--config.workers=2', '--config.mesh.data=2')
   assert_same(alone, run(2, folder, *wide))
@@ -73,7 +73,7 @@ def test_a_run_goes_on_with_another_layout(alone, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('rule', ['mean', 'clone'])
-def test_another_number_of_workers_goes_on_as_with_one_device_each(
+def test_another_number_of_workers_continues_like_with_one_device_each(
   alone, rule, tmp_path
 ):
   begun = shutil.copytree(alone, tmp_path / 'one device')

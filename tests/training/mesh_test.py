@@ -46,12 +46,12 @@ def test_a_worker_of_four_devices_is_a_worker_of_one(method):
 @_SLOW
 @pytest.mark.parametrize('layout', SHAPES, ids=str)
 @pytest.mark.parametrize('method', ['selsync', 'power_sgd'])
-def test_any_layout_is(method, layout):
+def test_any_layout_trains_like_one_device(method, layout):
   check(method, layout)
 
 
 @pytest.mark.parametrize('method', ['selsync'])
-def test_with_one_device_per_worker_the_bits_are_those_of_pmap(method):
+def test_with_one_device_per_worker_the_bits_match_pmap(method):
   pmap = layouts.train(method, Pmap(2))
   mesh = layouts.train(method, Layout(2))
   jax.tree.map(np.testing.assert_array_equal, pmap.state, mesh.state)
@@ -110,7 +110,7 @@ REMEMBER = {
 
 
 @pytest.mark.parametrize('method', REMEMBER)
-def test_what_a_part_remembers_is_split_as_the_parameters_are(method):
+def test_states_of_parts_are_split_like_the_parameters(method):
   """Even if the number of devices does not divide the part's size."""
   params = {'kernel': jnp.zeros((64, 64)), 'bias': jnp.zeros(3)}
   strategy = compositions.create(*REMEMBER[method])

@@ -52,7 +52,7 @@ def steps(*flags, style):
 
 
 @pytest.mark.parametrize('mapper', ['pmap', slow('mesh')])
-def test_the_losses_are_those_of_linen(mapper):
+def test_the_losses_equal_linens(mapper):
   flags = *MAPPERS[mapper], '--config.workers=2', '--config.sync.delta=0.03'
   linen, nnx = (steps(*flags, style=style) for style in STYLES)
   assert nnx[0] == linen[0] and 1 < sum(nnx[0]) < 12
@@ -70,7 +70,9 @@ def on_a_virtual_cluster(workdir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('command', [on_two_processes, on_a_virtual_cluster])
-def test_they_are_those_of_linen(command, tmp_path):
+def test_metrics_of_processes_and_a_virtual_cluster_equal_linens(
+  command, tmp_path
+):
   for style in STYLES:
     flags = f'--config.model.name={style}', '--config.steps=20'
     live_runs.finish([*command(tmp_path / style), *flags])

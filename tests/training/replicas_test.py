@@ -64,7 +64,7 @@ def test_stop_names_step_worker_and_the_last_good_checkpoint(
     ),
   ],
 )
-def test_skip_counts_the_update_and_keeps_it_from_everybody(
+def test_skip_counts_the_update_and_keeps_it_from_all_workers(
   method, fields, tmp_path, data_dir
 ):
   # An epoch is a little shorter than ten steps: the image comes a fifth time

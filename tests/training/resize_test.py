@@ -62,7 +62,7 @@ def test_the_devices_of_a_worker_can_share_its_new_batch_and_its_pieces():
 
 @pytest.mark.parametrize('rule', ['total', 'worker'])
 @pytest.mark.parametrize('size', [24, 31, 32])
-def test_as_many_workers_as_before_go_on_exactly_as_before(rule, size):
+def test_the_same_number_of_workers_continues_exactly_as_before(rule, size):
   """Even if a resize has changed the config's values."""
   config = digits.get_config()
   config.checkpoint.resize_batch = rule
@@ -81,7 +81,7 @@ def test_a_mesh_whose_devices_cannot_share_the_batch_so_far_is_refused():
 
 
 @pytest.mark.parametrize('updates', [0, 5])
-def test_adams_next_update_is_the_one_without_a_resize(updates):
+def test_adams_next_update_is_the_same_as_without_a_resize(updates):
   """Even if its moments are as young as after a reset."""
 
   def rate(position):
@@ -175,7 +175,7 @@ def test_a_trigger_says_what_becomes_of_its_state_and_its_names_do_not(
 
 
 @pytest.mark.parametrize('period', [None, 40])
-def test_steps_stay_those_of_the_batch_with_which_the_run_began(period):
+def test_steps_keep_the_unit_of_the_batch_that_the_run_started_with(period):
   config = digits.get_config()
   config.update(steps=120, workers=2)
   config.checkpoint.resize_batch = 'worker'
@@ -192,7 +192,7 @@ def test_steps_stay_those_of_the_batch_with_which_the_run_began(period):
   assert lengths == [120, 160, 160, 60, 480, 120]
 
 
-def test_what_was_sent_before_a_resize_stays_counted_as_it_was():
+def test_bytes_sent_before_a_resize_stay_counted():
   totals = ledger.Totals()
   metrics = {
     'relative_change': np.ones(1),
@@ -221,7 +221,7 @@ def test_what_was_sent_before_a_resize_stays_counted_as_it_was():
     slow('diloco', 8, 'mean', 'total', 16, 1),
   ],
 )
-def test_another_number_of_workers_goes_on(
+def test_another_number_of_workers_can_continue(
   method, count, rule, batch, size, factor, tmp_path, data_dir, capsys
 ):
   length = dict(steps=None, epochs=9.0, checkpoint__every=40, ema_decay=0.9)

@@ -59,7 +59,7 @@ def test_the_test_split_is_read_once_after_the_last_step(
 
 
 @pytest.mark.slow
-def test_what_is_on_its_way_after_the_last_step_is_in_the_scores(
+def test_an_average_in_flight_after_the_last_step_is_in_the_scores(
   tmp_path, data_dir
 ):
   """A mean applied at once is an outer step without delay."""
@@ -99,7 +99,7 @@ def test_a_signal_after_the_last_step_is_heard(
   assert (finished / 'summary.json').exists() != stops
 
 
-def test_more_steps_go_on_where_the_run_ended(finished, data_dir, capsys):
+def test_more_steps_continue_where_the_run_ended(finished, data_dir, capsys):
   summary = run(finished, data_dir, steps=30)
   assert 'resuming from step 24' in capsys.readouterr().out
   assert summary['steps'] == 30
@@ -107,7 +107,7 @@ def test_more_steps_go_on_where_the_run_ended(finished, data_dir, capsys):
 
 
 @pytest.mark.slow
-def test_every_backend_goes_on_with_the_same_batches(
+def test_every_backend_continues_with_the_same_batches(
   finished, tmp_path, data_dir
 ):
   for steps, backend in ((12, 'tf'), (24, 'auto')):
@@ -182,7 +182,7 @@ def test_fields_that_do_not_change_training_may_change(finished, data_dir):
 
 
 @pytest.mark.parametrize('restart', [False, True])
-def test_two_runs_can_not_write_in_one_folder(restart, tmp_path, data_dir):
+def test_two_runs_cannot_write_in_one_folder(restart, tmp_path, data_dir):
   workdir = tmp_path / 'run'
   with (
     workdirs.opened(workdir, digits.get_config().to_dict(), restart=False),
@@ -259,7 +259,7 @@ def test_restart_moves_no_folder_around_a_live_run(tmp_path, data_dir):
   assert not (workdir / 'inner' / 'config.json').exists()
 
 
-def test_those_who_look_for_another_process_are_none(tmp_path):
+def test_looking_for_another_process_blocks_no_run(tmp_path):
   """Islands that start at once below an old run's folder do so."""
   config = digits.get_config().to_dict()
   with workdirs.opened(tmp_path, config, restart=False):
@@ -270,7 +270,7 @@ def test_those_who_look_for_another_process_are_none(tmp_path):
       pass
 
 
-def test_a_run_that_was_moved_aside_may_go_on_beside_the_new_one(tmp_path):
+def test_a_run_that_was_moved_aside_may_continue_beside_the_new_one(tmp_path):
   config = digits.get_config().to_dict()
   with workdirs.opened(tmp_path / 'run', config, restart=False):
     pass

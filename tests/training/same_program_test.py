@@ -16,7 +16,7 @@ def program(data_dir, **fields):
   return create_setup(check(config)).program()
 
 
-def test_a_program_depends_on_what_it_computes_alone(data_dir, monkeypatch):
+def test_a_program_depends_only_on_its_computation(data_dir, monkeypatch):
   before = program(data_dir, mapper='vmap')
   assert program(data_dir, mapper='pmap', log__every=7) == before
   monkeypatch.setattr(nn, 'gelu', nn.relu)

@@ -26,7 +26,7 @@ def strategy(method, **fields):
 
 
 @pytest.mark.parametrize('method', methods.METHODS)
-def test_a_period_is_what_the_trigger_does(method):
+def test_a_planned_period_matches_the_trigger(method):
   trigger, period = strategy(method).trigger, strategy(method).period
   if period is None:
     varying = ('selsync', 'selsync_paper', 'fda')

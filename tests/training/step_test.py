@@ -372,7 +372,7 @@ def test_a_state_that_comes_back_from_the_host_needs_no_second_program(mapper):
     (1.0, 'must return a dict of metrics, got a float'),
   ],
 )
-def test_what_a_part_reports_must_be_a_new_column_of_numbers(reported, why):
+def test_a_report_of_a_part_must_be_a_new_column_of_numbers(reported, why):
   averager = dataclasses.replace(ss.mean(), metrics=lambda state: reported)
   run = Run(Dense(), 'vmap', averager=averager)
   with pytest.raises(ConfigError, match=f'^config.sync.averager: .*{why}'):
@@ -382,7 +382,9 @@ def test_what_a_part_reports_must_be_a_new_column_of_numbers(reported, why):
 @pytest.mark.parametrize(
   'mapper', [{'mapper': 'vmap'}, {'mapper': 'mesh', 'fsdp': 2}], ids=str
 )
-def test_the_mean_of_moving_averages_is_that_of_the_consensus(mapper):
+def test_the_mean_of_moving_averages_is_the_moving_average_of_the_consensus(
+  mapper,
+):
   run, synced = Run(Dense(), **mapper, ema_decay=0.3), []
   average = [each.mean(axis=0) for each in params(run)]
   for step, batch in enumerate(batches(8), 1):

@@ -149,7 +149,7 @@ def test_a_validation_loss_of_nan_says_so_and_leaves_no_accuracy(
   assert summary['test_accuracy'] == 1
 
 
-def test_a_loss_that_is_not_finite_is_told_once(capsys):
+def test_a_loss_that_is_not_finite_is_reported_once(capsys):
   warning = NotFiniteWarning()
   for step, loss in enumerate([1.0, math.inf, math.nan, 1.0], 1):
     warning.watch({'step': step, 'loss': loss})

@@ -26,7 +26,7 @@ def test_the_best_score_within_the_budget_decides():
   assert within.decisive(POINTS[2:], True) is None
 
 
-def test_of_a_loss_the_lower_one_is_better():
+def test_a_lower_loss_is_better():
   within = Objective(higher=False, cost='seconds', budget=3)
   assert within.direction == 'minimize'
   assert within.decisive(POINTS, True) == POINTS[0]

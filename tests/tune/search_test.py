@@ -110,7 +110,7 @@ def test_the_same_seed_gives_the_same_trials(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_search_that_is_killed_goes_on_as_it_would_have(whole, tmp_path):
+def test_a_killed_search_continues_as_if_uninterrupted(whole, tmp_path):
   """Each trial is started by a process that is killed, and ended by another."""
   begun = []
   for _ in range(13):
@@ -144,7 +144,7 @@ def test_the_worse_half_at_a_quarter_of_the_budget_is_stopped(tmp_path):
   assert judged(search, good) == (10, False)
 
 
-def test_what_takes_twice_as_long_as_the_best_is_stopped(tmp_path):
+def test_a_run_that_takes_twice_as_long_as_the_best_is_stopped(tmp_path):
   search = opened(tmp_path)
   slow = [Point(0.1 * t, t, 2.4 * t) for t in range(1, 10)]
   best = [Point(0.1 * t, t, t) for t in range(1, 10)]
@@ -184,7 +184,7 @@ def test_a_space_without_a_possible_trial_is_an_error(tmp_path):
     search.ask(1)
 
 
-def test_what_is_refused_is_avoided_and_does_not_count(tmp_path):
+def test_refused_settings_are_avoided_and_do_not_count(tmp_path):
   search = opened(tmp_path, refused='diloco')
   while try_one(search, 14):
     pass

@@ -64,7 +64,7 @@ def test_a_budget_is_spent_on_the_coarsest_wire_that_may_be_chosen():
   assert suggested == ('local_sgd', {'sync.wire': 'int8', 'sync.period': 2})
 
 
-def test_what_the_config_has_is_one_of_the_values_of_a_list():
+def test_the_value_of_the_config_is_in_every_list():
   own = {'sync.period': ('own', 2, 16)}  # The config has 8.
   chosen, _ = build('local_sgd', given={'local_sgd': own})
   made = chosen.densest('local_sgd', lambda fields: fields['sync.period'] > 4)
@@ -127,7 +127,7 @@ def test_a_budget_is_chosen_where_no_delta_is_set():
   assert 'sync.lssr' in without and 'sync.delta' not in without
 
 
-def test_what_the_command_line_sets_is_not_chosen():
+def test_fields_set_on_the_command_line_are_not_chosen():
   spec = 'local_sgd+sync.period=4+sync.wire.name=int8'
   chosen, _ = build(spec, fields=['--config.epochs=4'])
   names = chosen.choices[spec]
