@@ -129,7 +129,7 @@ def resume(
     ('metrics.jsonl', live_runs.differences_of_metrics),
     ('workers.jsonl', live_runs.differences_of_workers),
   ):
-    if f'{workdir / name}: ' not in said:  # The run names its losses.
+    if f'{workdir / name}: ' not in said:  # A line tells the loss.
       found += differences(left_alone, workdir)
   return found, said
 

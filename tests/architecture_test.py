@@ -1,4 +1,4 @@
-"""The plan of the house: which room may know which."""
+"""The plan of the house: which room may import which."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""Public reports of other projects, each with the test that keeps us from it.
+"""Public reports of other projects, each with our test against it.
 
 A report describes a situation that users of this field meet. Before each
 release, ten more are collected, tried here, and added: with the repository, the

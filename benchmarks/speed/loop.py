@@ -56,7 +56,7 @@ def step_ms(config: Any, steps: int) -> float:
 
 
 def loop_ms(config: Any) -> tuple[float, list[float]]:
-  """Milliseconds per step of the loop, and for which each save blocks it."""
+  """Milliseconds per step of the loop, and of each save that blocks it."""
   blocked = []
   save = checkpoint.Checkpoints.save
 

@@ -109,7 +109,7 @@ def run_tune(arguments, data_dir):
     train_and_evaluate(trial.config, trial.workdir)
 
   short = ('--trials=1', '--seeds=1', '--step=5ms', '--config.mapper=vmap')
-  short += ('--target=0.01',)  # So few steps surely reach only this.
+  short += ('--target=0.01',)  # Few steps surely reach it.
   short += ('--jobs=1',)  # Orbax expects one run per process.
   fields = [*short, *FEW_STEPS, f'--config.data.dir={data_dir}']
   tune.main([*arguments, *fields], run)
