@@ -1,9 +1,9 @@
 """Selective synchronization for data-parallel training in JAX.
 
-The names that this package offers stand in `__init__.pyi`. They are imported on
-first use, so that a command can read its flags before it loads JAX. Those of a
-loop of your own need no TensorFlow. `load` and `register_*` need what the extra
-`train` installs.
+The package's public names are listed in `__init__.pyi`. They are imported on
+first use, so that a command can read its flags before it loads JAX. The names
+for a custom training loop need no TensorFlow. `load` and `register_*` need the
+extra `train`.
 """
 
 import importlib.metadata
@@ -22,12 +22,12 @@ _TESTED = 0, 12  # The newest JAX that passes all tests, as in pyproject.toml.
 def _warn_of_untested_jax() -> None:
   """Logs a line if the installed JAX is newer than the tested versions.
 
-  This happens before any part of JAX is imported that a release may change.
+  This runs before it imports any part of JAX that a release may change.
   """
   try:
     version = importlib.metadata.version('jax')
   except importlib.metadata.PackageNotFoundError:
-    return  # The import of JAX fails, or finds one that pip did not install.
+    return  # JAX is missing, or was not installed by pip.
   if tuple(map(int, re.findall(r'\d+', version)[:2])) > _TESTED:
     major, minor = _TESTED
     logging.getLogger(__name__).warning(

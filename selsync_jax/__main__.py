@@ -3,7 +3,7 @@
 A mistake in flags or config, and a run that fails, end with one line instead
 of a stack trace. Exit codes: 0, done; 1, the run failed; 2, a mistake in flags
 or config; 75, stopped by a signal, and the same command continues; 130, stopped
-by a signal before anything was begun.
+by a signal before any work started.
 """
 
 import atexit
@@ -28,11 +28,11 @@ from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'
 INSTALL = "pip install 'selsync-jax[train]' installs what commands need"
-_owned: list[str] = []  # The program, if this process is its own.
+_owned: list[str] = []  # The program's name, if it owns this process.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-  """Runs the command of a command line, by default that of this process."""
+  """Runs the command of a command line, by default this process's."""
   arguments = sys.argv[1:] if arguments is None else arguments
   if arguments[:1] == [forks.FLAG]:
     _prepare_libraries()
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def own_process(program: str) -> None:
-  """Makes this process that of a program: its output and its signals."""
+  """Makes this process handle a program's output and signals."""
 
   def stop(number):
     signals.stop(signals.STOPPED, f'stopped by {signal.Signals(number).name}')
@@ -93,7 +93,7 @@ def command(program: str) -> Generator[None]:
     _fail(f'{program}: {user_errors.of_file(error)}', config.RunError.code)
   except user_errors.RAISED as error:
     if isinstance(error, SystemExit) and not user_errors.is_users(error):
-      raise  # It is our own.
+      raise  # This package raised it.
     has_train = importlib.util.find_spec('ml_collections')  # The extra.
     if isinstance(error, ModuleNotFoundError) and not has_train:
       _fail(f'{program}: {error.name} is not installed; {INSTALL}', 2)
@@ -105,7 +105,7 @@ def command(program: str) -> Generator[None]:
 
 
 def _start_again(line: str) -> NoReturn:
-  """Starts the command anew, in this process; it goes on with its run."""
+  """Restarts the command in this process; it resumes its run."""
   for child in multiprocessing.active_children():
     child.terminate()
   sys.stdout.flush()
@@ -123,32 +123,33 @@ def _fail(line: str, code: int) -> NoReturn:
 
 
 def _prepare_libraries() -> None:
-  # Config files import what lies there. Unlike `python -m`, a console script
-  # does not search it.
+  # Config files import modules from the current folder. Unlike `python -m`, a
+  # console script does not search it.
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())
   # TensorFlow only reads data here; its messages about kernels are noise.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
-  # Otherwise it imports Keras, and with it scikit-learn, which takes a second.
+  # Otherwise TensorFlow imports Keras and scikit-learn, which takes a second.
   os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
-  # What it logs about callbacks stands in the error that it raises, too.
+  # JAX also raises every error that it logs about callbacks.
   for module in ('debugging', 'callback'):
     logging.getLogger(f'jax._src.{module}').setLevel(logging.CRITICAL)
   _keep_programs()
 
 
 def _keep_programs() -> None:
-  """Makes JAX keep what it compiles: half of the time until the first step.
+  """Makes JAX cache compiled programs, which halves the time to the first step.
 
-  The folder is this machine's own, as programs are for its processor.
+  Each machine has its own folder, because programs are compiled for its
+  processor.
   """
   try:
     caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
     folder = pathlib.Path(caches, 'selsync_jax', platform.node())
     folder.mkdir(parents=True, exist_ok=True)
   except (OSError, RuntimeError):  # The user may have no home.
-    return  # JAX would warn of every program.
+    return  # Without a folder, JAX would warn about every program.
   os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(folder))
   os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
 

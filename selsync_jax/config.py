@@ -1,9 +1,9 @@
-"""The binder: from a name and its fields in a config to a call that is checked.
+"""Binds a name and its fields in a config to a constructor, with checks.
 
 A field and its range are declared once, by the annotation of the parameter that
 uses it, in the vocabulary of `annotated_types`. `bind` compares a config's
-fields with a constructor's parameters, and names the first one that is foreign,
-missing or out of range in one line. The docs' tables have the same source.
+fields with a constructor's parameters. It reports the first unknown, missing or
+out-of-range field in one line. The tables of the docs have the same source.
 """
 
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
@@ -36,7 +36,7 @@ class RunError(Exception):
 
 
 class LostError(RunError):
-  """A run that others have gone on with; the same command joins them again."""
+  """A run that the other islands have continued; the same command rejoins."""
 
 
 class Stopped(Exception):
@@ -63,7 +63,7 @@ def lookup(table: Mapping[Any, Any], name: Any) -> Any:
 
 
 class Registry(dict[str, Any]):
-  """A table by name, to which users add what they have defined.
+  """A table by name, to which users add their own functions and classes.
 
   Messages call an entry a `kind`.
   """
@@ -72,15 +72,15 @@ class Registry(dict[str, Any]):
     super().__init__(entries)
     self._kind = kind
     self._files: dict[str, str] = {}  # The files of users' entries.
-    self._places: dict[str, own_code.Place | None] = {}  # And their lines.
+    self._places: dict[str, own_code.Place | None] = {}  # Lines of these files.
 
   def register(self, definition: Any, entry: Any = None) -> Any:
     """Adds a user's function or class under its own name; returns it.
 
     A config file may be loaded again, and a cell of a notebook run again, so a
-    definition replaces one of the same file. The name must not be taken by this
-    package or by another file. The table holds `entry` in place of the
-    definition, if there is one.
+    definition replaces an earlier one from the same file. This package or
+    another file must not have taken the name. If `entry` is given, the table
+    holds it in place of the definition.
     """
     name, file = definition.__name__, _file(definition)
     if name in self and self._files.get(name) != file:
@@ -104,7 +104,8 @@ class Registry(dict[str, Any]):
   def errors(self, name: str, field: str) -> Generator[None]:
     """Converts errors of a user's entry to a `ConfigError` with file and line.
 
-    Errors of this package's entries are passed on. `field` names the entry.
+    Errors of this package's entries pass through. `field` is the config field
+    that names the entry.
     """
     try:
       yield
@@ -125,8 +126,8 @@ def _file(definition: Any) -> str:
   return definition.__module__
 
 
-# Ranges that several parameters have. Only a range that includes infinity lets
-# a number be infinite.
+# Ranges that several parameters share. A number may be infinite only if its
+# range includes infinity.
 Count = Annotated[int, Ge(1)]
 Index = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0)]
@@ -140,7 +141,7 @@ INT32 = 2**31 - 1
 """The largest whole number that a field may have."""
 
 FLOAT32 = (2 - 2**-23) * 2.0**127
-"""The largest finite number that a field may have: programs have no larger."""
+"""The largest finite number that a field may have: the largest float32."""
 
 _KINDS: dict[type, str] = {
   int: 'a whole number',
@@ -148,22 +149,22 @@ _KINDS: dict[type, str] = {
   bool: 'true or false',
   str: 'a name',
 }
-_BOUNDS = ('ge', 'gt', 'le', 'lt')  # Of an `Interval`; also the comparisons.
+_BOUNDS = ('ge', 'gt', 'le', 'lt')  # An `Interval`'s fields, and `operator`'s.
 
 
 class Rule(NamedTuple):
-  """Which values a parameter takes."""
+  """The values that a parameter accepts."""
 
   kind: type = object  # A key of `_KINDS`, `tuple`, or `object` for any value.
   limits: Interval = Interval()  # The range of a number.
-  names: tuple[Any, ...] = ()  # The values it may have, if these are few.
+  names: tuple[Any, ...] = ()  # The allowed values, if they are listed.
   each: 'Rule | None' = None  # The rule of a tuple's element.
   optional: bool = False  # Whether it may be `None`.
   others: tuple[type, ...] = ()  # Types whose values are accepted as they are.
 
   @property
   def words(self) -> str:
-    """What a value must be."""
+    """The required kind of value, in words."""
     if self.names:
       return ' or '.join(map(str, self.names))
     if self.each is not None:
@@ -178,7 +179,7 @@ class Rule(NamedTuple):
     return ' '.join(filter(None, [self.words, range_words(self.limits)]))
 
   def check(self, value: Any) -> None:
-    """Raises `ValueError` with the rule that a value breaks."""
+    """Raises `ValueError` with the rule that the value breaks, if any."""
     if isinstance(value, self.others) or (value is None and self.optional):
       return
     fits = value is not None and self._is_kind(value)
@@ -216,8 +217,8 @@ class Rule(NamedTuple):
 def rule(annotation: Any) -> Rule:
   """Reads a type, a union, a `Literal`, or an `Annotated` one of these.
 
-  Of a union, `None` makes the value optional, and types that a config cannot
-  hold, such as arrays, are accepted as they are.
+  In a union, `None` makes the value optional. Types that a config cannot hold,
+  such as arrays, are accepted without a check.
   """
   origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
   if origin is Annotated:
@@ -248,7 +249,7 @@ def rule(annotation: Any) -> Rule:
 
 
 def range_words(limits: Interval) -> str:
-  """A range in words: `in [0, 1)`, `at least 1`; empty if all numbers fit."""
+  """Returns a range in words: `in [0, 1)`, `at least 1`; empty if unlimited."""
   low = limits.ge if limits.gt is None else limits.gt
   high = limits.le if limits.lt is None else limits.lt
   if high in (None, math.inf):
@@ -295,21 +296,22 @@ def check_arguments(
 class Bound(NamedTuple):
   """A constructor with the fields of a config as its arguments, checked.
 
-  An argument that is itself a `Bound`, or a tuple of them, is made when the
-  constructor is called, in the context `errors`.
+  An argument may itself be a `Bound`, or a tuple of them. Calling the
+  constructor, in the context `errors`, calls these first.
   """
 
   constructor: Constructor
   arguments: Mapping[str, Any]
-  path: str  # The place of the fields in the config.
+  path: str  # The dotted path of the fields in the config.
   errors: Callable[..., contextlib.AbstractContextManager[None]]
   code: Sequence[str] = ()  # See `Registry.code`.
 
   def __call__(self, *args: Any, **run: Any) -> Any:
     """Calls the constructor; its `ValueError` becomes a `ConfigError`.
 
-    Of the values in `run`, the constructor, and those of its arguments, are
-    given the ones that they have a parameter for, in place of their fields.
+    `run` holds values by parameter name. The constructor, and each `Bound`
+    among its arguments, takes the values that match its parameters. They
+    replace the config's fields.
     """
     call = inspect.signature(self.constructor).bind_partial(*args)
     own = call.signature.parameters
@@ -324,7 +326,7 @@ class Bound(NamedTuple):
 
 
 def made(argument: Any, run: Mapping[str, Any]) -> Any:
-  """Makes an argument of a constructor, if it is only bound so far."""
+  """Returns an argument of a constructor; calls it if it is a `Bound`."""
   if isinstance(argument, Bound):
     return argument(**run)
   if type(argument) is tuple:  # Not a transformation of optax.
@@ -344,7 +346,7 @@ def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 
 def unflattened(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a nested mapping of leaves by their dotted names, as of `flat`."""
+  """Returns a nested mapping from dotted names; the inverse of `flat`."""
   config: dict[str, Any] = {}
   for name, value in fields.items():
     *sections, last = name.split('.')
@@ -359,8 +361,8 @@ def set_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 Nested = Callable[[Any, Any, str], Any]
-"""`nested(annotation, value, path)`: a `Bound` for a value that is itself made
-of fields, or else the value."""
+"""`nested(annotation, value, path)`: a `Bound` if the value itself consists of
+fields, otherwise the value."""
 
 
 def bind(
@@ -376,9 +378,9 @@ def bind(
 
   Args:
     table: the constructors, by name.
-    fields: `key`, a name in `table`, and arguments of that constructor. A
-      field of another constructor must be `None`, not set.
-    path: the place of the fields in the config, for messages.
+    fields: the field `key`, a name in `table`, and that constructor's
+      arguments. A field of another constructor must be `None` (not set).
+    path: the dotted path of the fields in the config, for messages.
     key: the field that holds the name.
     given: see `parameters`.
     nested: a function from a field's value to an argument.

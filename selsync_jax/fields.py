@@ -28,14 +28,14 @@ Epochs = Annotated[float, Interval(gt=0, le=1e6)]
 class Field(NamedTuple):
   """The default, the range and the documentation of a config's field."""
 
-  default: Any  # Unless a workload or a flag sets another; `None` is not set.
-  rule: Any  # An annotation with the values it may have, see `config.rule`.
-  sentence: str  # What it does, for the documentation.
-  may_change: bool = False  # When a run resumes; the others identify the run.
+  default: Any  # A workload or a flag may override it. `None` means not set.
+  rule: Any  # An annotation with the allowed values, see `config.rule`.
+  sentence: str  # The description in the documentation.
+  may_change: bool = False  # At a resume. The other fields identify the run.
 
   @property
   def values(self) -> str:
-    """The values that it may have, in words; empty for any name."""
+    """The allowed values in words; empty if any name is allowed."""
     return '' if self.rule in (str, str | None) else str(rule(self.rule))
 
 
@@ -51,14 +51,15 @@ FIELDS: Mapping[str, Field] = {
   'mapper': _changeable(
     'pmap',
     Literal['auto', 'pmap', 'vmap', 'map', 'mesh'],
-    '`vmap`: all workers on one device; `map`: there, in turn; `auto`: what is '
-    'fastest, see performance.md; `mesh`: several devices in each worker, see '
-    'mesh.md.',
+    '`vmap`: all workers on one device at once; `map`: on one device in turn; '
+    '`auto`: the fastest of these, see performance.md; `mesh`: several devices '
+    'per worker, see mesh.md.',
   ),
   'device': _changeable(
     'auto',
     Literal['auto', 'cpu', 'gpu', 'tpu'],
-    '`auto`: what JAX finds; `gpu`, `tpu`, `cpu`: that or nothing.',
+    '`auto`: the device that JAX finds; `gpu`, `tpu`, `cpu`: this kind, or an '
+    'error.',
   ),
   'mesh.data': _changeable(
     1, _Devices, 'Devices of a worker that hold the same parameters.'
@@ -66,8 +67,8 @@ FIELDS: Mapping[str, Field] = {
   'mesh.fsdp': _changeable(
     1,
     _Devices,
-    'Devices of a worker that hold a part of the parameters each; a worker has '
-    '`mesh.data` times `mesh.fsdp` devices.',
+    'Devices of a worker that share the parameters, one part each. A worker '
+    'has `mesh.data` times `mesh.fsdp` devices.',
   ),
   'seed': Field(
     0,
@@ -77,14 +78,15 @@ FIELDS: Mapping[str, Field] = {
   'init_from': Field(
     None,
     str | None,
-    'The weights to start from: a run, a file .safetensors or .npz, or a '
-    'folder of orbax, see fine-tuning.md. Not set: the seed initializes them.',
+    'The weights to start from: a run, a .safetensors or .npz file, or an '
+    'orbax folder, see fine-tuning.md. Not set: the seed initializes them.',
   ),
   'init_rename': Field(
     None,
     tuple[Any, ...] | None,
     'Pairs of a regular expression and its replacement, which translate the '
-    "names there into the model's; a replacement of None leaves an array out.",
+    "names in that file to the model's. A replacement of None leaves an array "
+    'out.',
   ),
   'epochs': _changeable(
     None,
@@ -105,20 +107,21 @@ FIELDS: Mapping[str, Field] = {
   'pace': Field(
     'lockstep',
     Literal['lockstep', 'free'],
-    'Whether all workers take every step, or slower ones rest in some, as '
-    'islands and simulated ones can: see islands.md.',
+    '`lockstep`: all workers take every step; `free`: slower workers skip some '
+    'steps, which islands and simulated workers can do, see islands.md.',
   ),
   'accumulate': _changeable(
     1,
     Count,
-    'The pieces in which a worker computes its batch, one after another, to '
-    'need less memory; see performance.md.',
+    'The number of pieces in which a worker computes its batch, one after '
+    'another, to save memory; see performance.md.',
   ),
   'ema_decay': Field(
     None,
     Share | None,
-    'The decay of an exponential moving average of the parameters, which is '
-    'evaluated and kept in their place; see weights.md. Not set: none.',
+    'The decay of an exponential moving average of the parameters. The average '
+    'is evaluated and saved in place of the parameters; see weights.md. Not '
+    'set: none.',
   ),
   'data.name': Field('digits', str, 'The data set, see partitions.md.'),
   'data.backend': _changeable(
@@ -138,8 +141,8 @@ FIELDS: Mapping[str, Field] = {
   'data.injection.alpha': Field(
     0.0,
     Probability,
-    'The fraction of the workers that, at every step, shares a part of its '
-    'batch with all others; 0: no injection.',
+    'The fraction of workers that share a part of their batch with all others '
+    'at every step; 0: no injection.',
   ),
   'data.injection.beta': Field(
     0.0, Probability, 'The fraction of the batch that these workers share.'
@@ -152,13 +155,13 @@ FIELDS: Mapping[str, Field] = {
   ),
   'model.name': Field('convnet', str, 'The model.'),
   'model.dtype': Field(
-    'float32', str, 'The type of the computation; or `bfloat16`.'
+    'float32', str, 'The dtype of the computation, `float32` or `bfloat16`.'
   ),
   'optimizer.name': Field(
     'sgd',
     str,
-    'Any optimizer of optax or optax.contrib that needs the gradient alone; '
-    'its arguments are fields.',
+    'Any optimizer of optax or optax.contrib that needs only the gradient. Its '
+    'arguments are fields.',
   ),
   'optimizer.learning_rate': Field(0.1, float, 'The peak of the schedule.'),
   'optimizer.momentum': Field(None, float | None, 'The momentum.'),
@@ -169,7 +172,7 @@ FIELDS: Mapping[str, Field] = {
     "The optimizer's weight decay; if it has none, L2 regularization.",
   ),
   'optimizer.decayed': Field(
-    'all', str, 'Or `matrices`: no decay of biases and norm scales.'
+    'all', str, '`matrices`: no decay of biases and norm scales.'
   ),
   'optimizer.clip_norm': Field(
     None, float | None, 'The largest global L2 norm of a gradient.'
@@ -177,9 +180,8 @@ FIELDS: Mapping[str, Field] = {
   'schedule.name': Field(
     'constant',
     str,
-    'Or `cosine`, `polynomial`, `exponential` and `stable`, which decay until '
-    'the end of the run; `milestones` and `staircase`, repeatedly multiplied '
-    'by `factor`.',
+    '`cosine`, `polynomial`, `exponential` and `stable` decay until the end of '
+    'the run; `milestones` and `staircase` multiply by `factor` repeatedly.',
   ),
   'schedule.warmup_epochs': Field(
     0.0,
@@ -189,8 +191,8 @@ FIELDS: Mapping[str, Field] = {
   'eval.every_epochs': _changeable(
     1.0,
     Epochs,
-    'From one evaluation of the consensus, on the validation split, to the '
-    'next. The test split is read once, at the end.',
+    'Epochs from one evaluation of the consensus, on the validation split, to '
+    'the next. The test split is read once, at the end.',
   ),
   'eval.batch_size': _changeable(
     128,
@@ -205,20 +207,20 @@ FIELDS: Mapping[str, Field] = {
   'max_skips': _changeable(
     20,
     Count,
-    'Updates of one worker that `skip` omits in a row before the run stops, '
-    'because its parameters are not finite, for example.',
+    'Updates of one worker that `skip` may omit in a row. After that the run '
+    'stops: the parameters may be no longer finite, for example.',
   ),
   'virtual_cluster.compute': Field(
     None,
     str | None,
-    'Who is how fast in a simulation, see stragglers.md. Not set: real time, '
-    'as under `train`.',
+    "The workers' speeds in a simulation, see stragglers.md. Not set: real "
+    'time, as under `train`.',
   ),
   'virtual_cluster.step_seconds': Field(
-    0.1, Positive, 'Seconds of a gradient on a worker that nothing slows down.'
+    0.1, Positive, 'Seconds that a gradient takes on a worker at full speed.'
   ),
   'virtual_cluster.bandwidth': Field(
-    None, str | None, 'The bandwidth of a link, `1Gbit`; not set: infinite.'
+    None, str | None, 'The bandwidth of a link, as `1Gbit`; not set: infinite.'
   ),
   'virtual_cluster.latency': Field(
     '0ms', str, 'The latency of a message, one way.'
@@ -235,19 +237,19 @@ FIELDS: Mapping[str, Field] = {
   'checkpoint.keep': _changeable(
     3,
     Count,
-    'How many of the newest checkpoints are kept; the best one is, too.',
+    'How many of the newest checkpoints are kept, beside the best one.',
   ),
   'checkpoint.resize': _changeable(
     'mean',
     Literal['mean', 'clone'],
     'The optimizer state when a run resumes with another number of workers: '
-    'the mean of the old ones, or a copy of one of them.',
+    "the mean of the old workers' states, or a copy of one of them.",
   ),
   'checkpoint.resize_batch': _changeable(
     'total',
     Literal['total', 'worker'],
-    'What such a run keeps: the total batch size, or that of a worker, and '
-    'then the learning rate is scaled.',
+    'The batch size that such a run keeps: the total, or the batch size per '
+    'worker. With `worker`, the learning rate is scaled.',
   ),
   'log.every': _changeable(
     1, Count, 'Steps from one line of metrics to the next.'
@@ -258,31 +260,31 @@ FIELDS: Mapping[str, Field] = {
   'log.print_every_seconds': _changeable(
     30.0,
     Positive,
-    'Seconds without a printed line until one is due. A terminal has a bar '
+    'The most seconds without a printed line. A terminal shows a progress bar '
     'instead.',
   ),
   'log.to': _changeable(
     ('tensorboard',),
     tuple[str, ...],
-    'And `csv`, `wandb`, `mlflow`, or a writer of your own, see loggers.md. '
-    'Every run has metrics.jsonl.',
+    'Any of `tensorboard`, `csv`, `wandb`, `mlflow`, and custom writers, see '
+    'loggers.md. Every run also writes metrics.jsonl.',
   ),
 }
-"""By name, in the order in which documentation lists them."""
+"""The fields by name, in the order of the documentation."""
 
 
 def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a saved config by dotted names, with defaults of what it lacks.
+  """Returns a saved config by dotted names, with defaults for missing fields.
 
   The version that saved it may not have had all fields.
   """
   return {name: field.default for name, field in FIELDS.items()} | flat(saved)
 
 
-# Of constructors: where something is whose content the fingerprint has.
+# Fields of constructors that hold a path; the fingerprint has its content.
 _PLACES = 'data.idx_dir', 'virtual_cluster.trace'
 
 
 def may_change(field: str) -> bool:
-  """Whether a field, given by its dotted name, may change at a resume."""
+  """Whether a field, by its dotted name, may change when a run resumes."""
   return field in _PLACES or (field in FIELDS and FIELDS[field].may_change)

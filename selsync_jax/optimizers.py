@@ -28,8 +28,8 @@ from selsync_jax.config import (
   Share,
 )
 
-# By name, the mask of optax's weight decay: matrices are all parameters with
-# more than one axis, no biases and no norm scales.
+# The masks for optax's weight decay, by name. Matrices are all parameters with
+# more than one axis, so no biases and no norm scales.
 DECAYED: dict[str, Any] = {
   'all': None,
   'matrices': lambda params: jax.tree.map(lambda p: p.ndim > 1, params),
@@ -41,10 +41,11 @@ NEEDS_MORE = {
   'momo_adam': 'value',
   'sophia': 'obj_fn',
 }
-"""By name, what an optimizer's `update` needs besides the gradient.
+"""The arguments that an optimizer's `update` needs besides the gradient.
 
-A step passes none of them. Workers that average their gradients differ in their
-loss, so replicas would drift apart; a function would compute the loss again.
+A step passes none of them. Workers that average their gradients still differ in
+their loss, so the replicas would drift apart. A function would compute the loss
+a second time.
 """
 
 _Groups = tuple[Any, ...]
@@ -59,19 +60,19 @@ _ARGUMENTS: dict[str, Any] = {
   **dict.fromkeys(('momentum', 'b1', 'b2', 'b3', 'decay', 'decay_rate'), Share),
   'eps': NonNegative,
 }
-"""The rules of arguments that several of optax's optimizers have, and of ours;
-optax declares none."""
+"""The rules for our arguments, and for common arguments of optax's optimizers,
+which declare no ranges."""
 
 
 def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
-  """Returns a function of optax with the arguments of `create_optimizer`.
+  """Returns an optimizer of optax with the arguments of `create_optimizer`.
 
-  It may be one of `optax.contrib`. If none of this name takes a learning rate,
-  that is a `ValueError`.
+  The name may be from `optax.contrib`. Raises `ValueError` if no function of
+  this name takes a learning rate.
   """
   make = None
   if isinstance(name, str):
-    with warnings.catch_warnings(action='ignore'):  # Of moved optimizers.
+    with warnings.catch_warnings(action='ignore'):  # About moved optimizers.
       make = getattr(optax, name, None) or getattr(contrib, name, None)
   own = dict(inspect.signature(make).parameters) if callable(make) else {}
   if make is None or 'learning_rate' not in own:
@@ -149,7 +150,7 @@ def bind_optimizer(fields: Mapping[str, Any], path: str = 'optimizer') -> Bound:
 def _bind_group(
   table: Mapping[str, Any], fields: Mapping[str, Any], given: Any, path: str
 ) -> Bound:
-  """Binds a group of parameters, given by what differs from all fields."""
+  """Binds a group of parameters; `given` holds the fields that differ."""
   if not isinstance(given, Mapping):
     raise ConfigError(f'config.{path}={given!r}: must be a mapping of fields')
   own = {k: given[k] for k in ('parameters', 'scale') if k in given}
@@ -167,7 +168,7 @@ def _bind_group(
 
 
 def _group(optimizer, *, parameters: str, scale: NonNegative = 1.0):
-  """Returns a pattern of names, and the transformation of its parameters."""
+  """Returns a pattern of names, and the optimizer for matching parameters."""
   try:
     pattern = re.compile(parameters)
   except re.error as error:
@@ -176,7 +177,7 @@ def _group(optimizer, *, parameters: str, scale: NonNegative = 1.0):
 
 
 def _partition(rest, groups):
-  """Returns the optimizer that takes each group's own for its parameters."""
+  """Returns an optimizer that updates each group with the group's optimizer."""
 
   def label(path, _):
     index = _index(array_name(path), [pattern for pattern, _ in groups])
@@ -194,15 +195,15 @@ def _partition(rest, groups):
 
 
 def _index(name, patterns):
-  """Returns the index of the first pattern that fits a parameter's name."""
-  if not name.startswith('params/'):  # The tree of an outer step begins so.
+  """Returns the index of the first pattern that matches a parameter's name."""
+  if not name.startswith('params/'):  # An outer step's tree has this prefix.
     name = f'params/{name}'
   fits = (i for i, each in enumerate(patterns) if re.search(each, name))
   return next(fits, None)
 
 
 def is_frozen(optimizer: Bound) -> Callable[[str], bool]:
-  """Returns `frozen(name)`, whether a parameter is of a group of scale 0."""
+  """Returns `frozen(name)`, whether a parameter's group has scale 0."""
   groups = [g.arguments for g in optimizer.arguments.get('groups') or ()]
   patterns = [group['parameters'] for group in groups]
 
@@ -222,32 +223,32 @@ def create_optimizer(
     name: the name of a function in optax or `optax.contrib` that takes a
       learning rate.
     learning_rate: a number, or a schedule over optimizer steps.
-    **options: arguments of that function; `None` means its default. Four more
-      are understood. `clip_norm` clips the global norm of the gradient before
-      everything else. `weight_decay`, if the function does not take it, is L2
-      regularization: it is added to the gradient. `decayed` selects the
-      parameters with weight decay: `all`, or only `matrices`. `groups` is a
-      tuple of mappings. Each has `parameters`, a regular expression that is
-      searched in their names, such as `params/Dense_0/kernel`; the first group
-      that fits counts. Its other fields are arguments that differ for these
-      parameters, and `scale`, which multiplies their updates.
+    **options: arguments of that function; `None` means its default. There are
+      four more. `clip_norm` clips the global norm of the gradient first.
+      `weight_decay`, if the function does not take it, is L2 regularization: it
+      is added to the gradient. `decayed` selects the parameters with weight
+      decay: `all`, or only `matrices`. `groups` is a tuple of mappings. The
+      field `parameters` of a group is a regular expression, searched in names
+      such as `params/Dense_0/kernel`; the first matching group counts. The
+      field `scale` multiplies the updates of these parameters. The other fields
+      of a group override arguments.
   """
   fields = {'name': name, 'learning_rate': 0.0, **options}
   return bind_optimizer(fields)(learning_rate=learning_rate)
 
 
 def _constant(peak, _steps):
-  """The learning rate stays as it is."""
+  """Keeps the learning rate constant."""
   return optax.constant_schedule(peak)
 
 
 def _cosine(peak, steps, *, alpha: Probability = 0.0, exponent: Positive = 1.0):
-  """It decays until the end of the run, as a cosine.
+  """Decays as a cosine until the end of the run.
 
   Args:
     peak: the learning rate after warmup.
-    steps: those that follow the warmup.
-    alpha: the learning rate at the end, as a share of the peak.
+    steps: the number of steps after the warmup.
+    alpha: the final learning rate divided by the peak.
     exponent: the power of the cosine, which goes from 1 to 0.
   """
   return optax.cosine_decay_schedule(peak, steps, alpha, exponent)
@@ -256,37 +257,37 @@ def _cosine(peak, steps, *, alpha: Probability = 0.0, exponent: Positive = 1.0):
 def _polynomial(
   peak, steps, *, alpha: Probability = 0.0, power: Positive = 1.0
 ):
-  """It decays until the end of the run, linearly or as another power.
+  """Decays until the end of the run, linearly or as another power.
 
   Args:
     peak: the learning rate after warmup.
-    steps: those that follow the warmup.
-    alpha: the learning rate at the end, as a share of the peak.
-    power: the power of the share of the steps that are left; 1 is linear.
+    steps: the number of steps after the warmup.
+    alpha: the final learning rate divided by the peak.
+    power: the power of the share of remaining steps; 1 is linear.
   """
   return optax.polynomial_schedule(peak, alpha * peak, power, steps)
 
 
 def _exponential(peak, steps, *, alpha: Fraction):
-  """It decays until the end of the run, at each step by the same factor.
+  """Decays until the end of the run, by the same factor at each step.
 
   Args:
     peak: the learning rate after warmup.
-    steps: those that follow the warmup.
-    alpha: the learning rate at the end, as a share of the peak.
+    steps: the number of steps after the warmup.
+    alpha: the final learning rate divided by the peak.
   """
   return optax.exponential_decay(peak, steps, alpha)
 
 
 def _stable(peak, steps, *, alpha: Probability = 0.0, decay: Fraction = 0.2):
-  """It stays, and decays linearly at the end of the run: WSD.
+  """Stays constant, then decays linearly at the end of the run: WSD.
 
   Args:
     peak: the learning rate after warmup.
-    steps: those that follow the warmup.
-    alpha: the learning rate at the end, as a share of the peak.
-    decay: the share of the steps in which it decays. 0.2 is that of
-      Hägele et al., NeurIPS 2024.
+    steps: the number of steps after the warmup.
+    alpha: the final learning rate divided by the peak.
+    decay: the share of the steps with decay. 0.2 is from Hägele et al.,
+      NeurIPS 2024.
   """
   length = max(1, round(decay * steps))
   return optax.linear_schedule(peak, alpha * peak, length, steps - length)
@@ -295,26 +296,26 @@ def _stable(peak, steps, *, alpha: Probability = 0.0, decay: Fraction = 0.2):
 def _milestones(
   peak, _steps, *, milestones: Sequence[Positive], factor: Positive
 ):
-  """It is multiplied at some points of the run.
+  """Multiplies the learning rate at given points of the run.
 
   Args:
     peak: the learning rate after warmup.
     milestones: the points, in epochs from the start of the run.
-    factor: what it is multiplied by.
+    factor: the multiplier of the learning rate.
   """
-  scales: dict[Any, float] = {}  # By step, on which several may fall.
+  scales: dict[Any, float] = {}  # By step; several milestones may share one.
   for step in milestones:
     scales[step] = scales.get(step, 1.0) * factor
   return optax.piecewise_constant_schedule(peak, scales)
 
 
 def _staircase(peak, _steps, *, period: Count, factor: Positive):
-  """It is multiplied again and again.
+  """Multiplies the learning rate periodically.
 
   Args:
     peak: the learning rate after warmup.
     period: the steps from one multiplication to the next.
-    factor: what it is multiplied by.
+    factor: the multiplier of the learning rate.
   """
   return optax.exponential_decay(peak, period, factor, staircase=True)
 
@@ -343,12 +344,13 @@ def with_warmup(
 ) -> optax.Schedule:
   """Returns a schedule over the optimizer steps of a run.
 
-  A linear increase from 0 to `peak` comes first; the run may be shorter. The
-  `schedule` after it is that of `bind_schedule`, with milestones in steps.
+  It starts with a linear increase from 0 to `peak`, which may be longer than
+  the run. Then follows `schedule`, from `bind_schedule`, with milestones in
+  steps.
   """
   if not warmup_steps:
     return schedule(peak, steps)
-  if 'milestones' in schedule.arguments:  # It counts from its own start.
+  if 'milestones' in schedule.arguments:  # Counted from the end of the warmup.
     later = [m - warmup_steps for m in schedule.arguments['milestones']]
     schedule = schedule.changed(milestones=later)
   warmup = optax.linear_schedule(0.0, peak, warmup_steps)
@@ -359,10 +361,10 @@ def with_warmup(
 def if_finite(
   optimizer: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs:
-  """Leaves out updates from gradients that are not all finite.
+  """Skips updates whose gradients are not all finite.
 
-  Unlike `optax.apply_if_finite` it counts nothing, so it changes no state, and
-  a run may resume with it or without it.
+  Unlike `optax.apply_if_finite`, it counts nothing and adds no state, so a run
+  may resume with it or without it.
   """
   optimizer = optax.with_extra_args_support(optimizer)
 
@@ -372,7 +374,7 @@ def if_finite(
     new, after = optimizer.update(updates, state, params, **extra)
     new = optax.tree.where(finite, new, optax.tree.zeros_like(new))
     kept = jax.tree.map(
-      # An array that is handed on stays the same object, see `sync.copies`.
+      # An unchanged array stays the same object, see `sync.copies`.
       lambda x, y: x if x is y else jnp.where(finite, y, x),
       *(state, after),
     )
@@ -382,10 +384,10 @@ def if_finite(
 
 
 def move_schedules(opt_state: Any, move: Callable[[Any], Any]) -> Any:
-  """Returns an optimizer's state with `move(count)` in place of its schedules'.
+  """Returns an optimizer's state with `move(count)` in its schedules' states.
 
-  The state of a schedule is a count of steps alone. A count beside moments is
-  the number of their updates, by which Adam corrects their bias.
+  The state of a schedule is only a count of steps. A count beside moments is
+  the number of their updates, which Adam needs to correct their bias.
   """
 
   def is_schedule(node):

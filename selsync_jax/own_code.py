@@ -1,15 +1,14 @@
 """Digests that identify the source of registered objects.
 
-A run is trained by the code of its model, data set, task and method, and is
-another run once that code is edited. There is a digest of each statement at the
-top of a module that a registered object refers to, directly or through others,
-without comments and docstrings. The module is the object's own, or one that it
-imports, unless it is a library's. If one of two methods in a file is edited,
-`compare` trains only that method again.
+The code of a run's model, data set, task and method identifies the run: after
+an edit it is another run. Every top-level statement that a registered object
+uses, directly or indirectly, has a digest, without comments and docstrings. It
+may be in the object's module or in an imported module, except in libraries. If
+one of two methods in a file is edited, `compare` trains only that method again.
 
-The source is compared, and not what is in memory, where chance, time and caches
-leave their traces; nor the traced step, which has no code that runs on the
-host, and differs with the number of workers and the length of a run.
+Only source code has digests. Objects in memory also depend on chance, time and
+caches. The traced step lacks the code that runs on the host, and differs with
+the number of workers and the length of a run.
 """
 
 import ast
@@ -26,10 +25,10 @@ from typing import NamedTuple
 from selsync_jax import user_errors
 
 PYTHON = f'{sys.version_info.major}.{sys.version_info.minor}'
-"""The version that has parsed the source: another may write it differently."""
+"""The Python version that parsed the source; others may unparse differently."""
 
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_LONGEST = 60  # Characters by which a statement without a name is called.
+_LONGEST = 60  # Characters in the label of a statement without a name.
 
 
 class Place(NamedTuple):
@@ -45,19 +44,19 @@ class _Statement(NamedTuple):
 
   lines: range
   text: str
-  names: frozenset[str]  # Those that it defines or changes, or else its text.
+  names: frozenset[str]  # Defined or changed names, or else the text.
   mentions: frozenset[str]
 
 
 class _Module(NamedTuple):
   statements: list[_Statement]
-  imports: list[tuple[int, str]]  # Dots, and a name that may be a module's.
+  imports: list[tuple[int, str]]  # Leading dots, and a possible module name.
 
 
 def caller() -> Place | None:
-  """Returns the line of a user's file that is under way, if there is one.
+  """Returns the current line of a user's file, if such a file is running.
 
-  That is a line at the top of a module. In a script, it is the current line of
+  In a module, that is a top-level line. In a script, it is the current line of
   the innermost function.
   """
   frame = sys._getframe(1)
@@ -75,7 +74,7 @@ def caller() -> Place | None:
 
 
 def digests(place: Place | None) -> list[str]:
-  """Returns `NAME DIGEST` of all that counts for a line, sorted."""
+  """Returns `NAME DIGEST` of every statement that a line uses, sorted."""
   if place is None:
     return []
   here = place.module, place.file
@@ -116,7 +115,7 @@ def _read(file: str) -> _Module:
 def _parse(source: str) -> _Module:
   try:
     tree = ast.parse(source)
-  except SyntaxError:  # A cell with commands of IPython.
+  except SyntaxError:  # A cell with IPython commands.
     return _Module([], [])
   imports = [
     (getattr(node, 'level', 0), name)
@@ -170,7 +169,7 @@ def _statement(node: ast.stmt, imported: set[str]) -> _Statement:
   names = set(_names(node))
   match node:
     case ast.Expr(ast.Call(ast.Attribute(value=ast.Name(id=name)))):
-      names |= {name} - imported  # A method, which may change the object.
+      names |= {name} - imported  # A method call may change the object.
   return _Statement(
     range(first, (node.end_lineno or first) + 1),
     text,
@@ -223,11 +222,11 @@ def _imported(module: str, file: str) -> Iterator[tuple[str, str]]:
 
 
 def _found(name: str) -> Iterator[tuple[str, str]]:
-  """Yields a module and the packages it is in, unless it is a library's."""
+  """Yields a module and its parent packages, unless they are a library's."""
   top, *rest = name.split('.')
   try:
     spec = util.find_spec(top) if top else None
-  except (ImportError, ValueError):  # It is `__main__`, for example.
+  except (ImportError, ValueError):  # For `__main__`, for example.
     return
   while spec is not None:
     if spec.origin and spec.origin.endswith('.py'):

@@ -21,27 +21,27 @@ NAMES = {
   'own': 'keep',
   'seconds': 'print_every_seconds',
 }
-"""The new names of parts, of their parameters, and of fields."""
+"""The new names of parts, parameters and fields, by old name."""
 
 _FIELDS = (
   r'(check_replicas|cluster|log\.seconds'
   r'|sync\.(.*\.)?delay\.(own|ahead|local)|sync\.trigger\.(.*\.)?lag)'
 )
-"""Where a field's name has changed in a config, by dotted names."""
+"""A pattern of the dotted names of fields that were renamed."""
 
 _PARTS = 'at_least_every', 'at_most_every', 'every_kth'
 
 
 def hint(old: Any, known: Container[Any]) -> str:
-  """Returns words that name what an old name is now, if that is known."""
+  """Returns words with the new name of an old one, if `known` has it."""
   new = NAMES.get(old) if isinstance(old, str) else None
   return f'; {old} is {new} now' if new in known else ''
 
 
 def config(saved: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a saved config under today's names.
+  """Returns a saved config with current names.
 
-  Only a trainer's config, which has a mapper, has names of this package.
+  Only a trainer's config, which has a mapper, uses this package's names.
 
   Example:
     >>> config({'mapper': 'pmap', 'log': {'seconds': 30}})
@@ -66,7 +66,7 @@ def _translated(saved: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _current(path: str, siblings: Mapping[str, Any]) -> str:
-  """Returns today's last name of a dotted path."""
+  """Returns the current name of the last component of a dotted path."""
   name = path.rpartition('.')[2]
   of_selsync = path == 'sync.lag' and siblings.get('method') == 'selsync'
   return NAMES[name] if re.fullmatch(_FIELDS, path) or of_selsync else name

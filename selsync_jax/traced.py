@@ -13,8 +13,8 @@ from jax.interpreters import batching, mlir
 import numpy as np
 
 Program = Any
-"""A traced program. JAX 0.10 has one class for a program with its constants and
-one for a program without them; from 0.12 on, both are one class."""
+"""A traced program. JAX 0.10 has two classes, for programs with and without
+their constants; since 0.12 there is only one."""
 
 Equation = Any
 """An equation of a program."""
@@ -26,7 +26,7 @@ _UNUSED = {
   *('jvp_jaxpr_fun', 'fwd_jaxpr_thunk', 'bwd', 'rule', 'num_consts'),
   *('symbolic_zeros', 'in_tree', 'out_tree', 'out_trees'),
 }
-"""Parameters that a `custom_jvp_call` and the like need only to be
+"""Parameters that matter only when a `custom_jvp_call` or a similar call is
 differentiated or mapped."""
 
 
@@ -121,7 +121,7 @@ def varying(x: Any) -> frozenset[str]:
 def typed_as_equal(x: Any) -> Any:
   """Returns a value typed as equal along all manual axes of the mesh.
 
-  The caller knows that it is: nothing is sent, and nothing is checked.
+  The caller must know that it is equal: nothing is sent or checked.
   """
   return _equal.bind(x)
 
@@ -141,15 +141,15 @@ def _(x):
 def structure(
   reads: Sequence[Any], makes: Sequence[Any], eqns: Sequence[Equation]
 ) -> Hashable:
-  """Returns what is equal only for equations that compute the same.
+  """Returns a key that is equal only for equations that compute the same.
 
-  They may be of programs that were traced apart. What tells how to
-  differentiate or map them does not count.
+  The equations may come from programs that were traced separately. Parameters
+  for differentiation and mapping are ignored.
 
   Args:
-    reads: the variables that they read, in the order of their values.
-    makes: the variables and literals whose values are wanted, in order.
-    eqns: the equations, in the order in which they are evaluated.
+    reads: the input variables, in order.
+    makes: the variables and literals of the results, in order.
+    eqns: the equations, in the order of evaluation.
   """
   numbers: dict[Any, int] = {}
 
@@ -182,17 +182,17 @@ def structure(
 
 
 def _constant(value: Any) -> Hashable:
-  """Returns what is equal for equal constants, if they are on the host."""
+  """Returns a key that is equal for equal constants on the host."""
   if isinstance(value, jax.Array):
     return _Same(value)
-  array = np.asarray(value)  # For Python, one NaN is not another.
+  array = np.asarray(value)  # In Python, NaN does not equal NaN.
   if array.dtype.hasobject:
     return _Same(value)
   return array.dtype, array.shape, array.tobytes()
 
 
 def _parameter(value: Any) -> Hashable:
-  """Returns an equation's parameter, or what is equal only for equal ones."""
+  """Returns an equation's parameter, or a key that compares it by value."""
   if is_program(value):
     held = tuple(map(_constant, getattr(value, 'consts', ())))
     reads = *value.constvars, *value.invars
@@ -209,7 +209,7 @@ def _parameter(value: Any) -> Hashable:
 
 
 class _Same:
-  """Something that is equal only to itself, and lives as long as this."""
+  """Compares a value by identity, and keeps it alive."""
 
   def __init__(self, value: Any):
     self._value = value

@@ -1,7 +1,7 @@
-"""Which line of whose code raised an error, in one line of text.
+"""Describes an error in one line, with the line of user code that raised it.
 
-An error may come from a file that a user wrote: through JAX, through Flax, or
-as the text of an error in a callback. Then that file's line is what helps.
+An error may come from a user's file: through JAX, through Flax, or as the text
+of an error in a callback. Then the line in that file helps most.
 """
 
 from collections.abc import Iterator
@@ -13,34 +13,34 @@ import tempfile
 import traceback
 from typing import Any
 
-# Where this package, Python, and what pip has installed lie.
+# The folders of this package, of Python, and of packages installed by pip.
 _HERE = pathlib.Path(__file__).parent
 _INSTALLED = ('stdlib', 'platstdlib', 'purelib', 'platlib', 'scripts')
 _LIBRARIES = (
   *(f'{sysconfig.get_path(name)}{os.sep}' for name in _INSTALLED),
   f'{_HERE}{os.sep}',
-  # The front doors of a checkout.
+  # The scripts at the top of a checkout.
   *(f'{_HERE.parent / name}.py' for name in ('train', 'compare')),
 )
-# A traceback inside the text of an error, as callbacks have it.
+# A traceback inside the text of an error, which callbacks raise.
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
 RAISED = (Exception, SystemExit, GeneratorExit)
-"""What a user's code may raise; Ctrl-C is not among it."""
+"""Exceptions that a user's code may raise, without Ctrl-C."""
 
 _LONGEST = 300  # Characters of an error's text.
 
 
 def one_line(error: BaseException, file: str = '') -> str:
-  """Describes an error that was caught in one line: `FILE:LINE: TYPE: TEXT`.
+  """Describes a caught error in one line: `FILE:LINE: TYPE: TEXT`.
 
-  It names `file` if no line of a user's file was under way.
+  Names `file` if no line of a user's file was running.
   """
   place = next(_places(error), file)
   return ': '.join(filter(None, [place, _text(error)]))
 
 
 def is_users(error: BaseException) -> bool:
-  """Whether a line of a user's file was under way."""
+  """Whether a line of a user's file was running."""
   return any(_places(error))
 
 
@@ -48,14 +48,14 @@ def is_own(file: str | None) -> bool:
   """Whether a file is neither this package's nor a library's."""
   if not file or file.startswith(('<', *_LIBRARIES)):
     return False
-  # Of another environment that this one sees, or in the user's home.
+  # Packages of another visible environment, or in the user's home.
   return not {'site-packages', 'dist-packages'} & {*pathlib.Path(file).parts}
 
 
 def keep(error: BaseException, folder: pathlib.Path, name: str) -> pathlib.Path:
-  """Writes the whole traceback of an error into a file, and returns the file.
+  """Writes the full traceback of an error to a file, and returns the file.
 
-  If nothing can be written in `folder`, it lies in the one for temporary files.
+  If `folder` is not writable, the file is in the folder for temporary files.
   """
   text = ''.join(traceback.format_exception(error))
   content = text.encode(errors='backslashreplace')
@@ -69,24 +69,24 @@ def keep(error: BaseException, folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def reason(error: BaseException) -> str:
-  """Returns why a system call failed, or else an error's text, in one line."""
+  """Returns why a system call failed, or the text of any other error."""
   text = ' '.join(str(error).split())
-  if code := re.search(r"os_error_code='(\d+)'", text):  # Of tensorstore.
+  if code := re.search(r"os_error_code='(\d+)'", text):  # From tensorstore.
     return os.strerror(int(code[1]))
   return getattr(error, 'strerror', None) or text
 
 
 def of_file(error: OSError) -> str:
-  """Returns the `reason` of an error, after the file that it names, if any."""
+  """Returns the error's file name, if it has one, and its `reason`."""
   named = error.strerror and error.filename is not None
   line = f'{error.filename}: ' * bool(named) + reason(error)
   return line or type(error).__name__
 
 
 def _places(error: BaseException) -> Iterator[str]:
-  """Yields the innermost line of a user's file, of the error or its causes."""
+  """Yields the innermost user line of the error and of each cause."""
   cause: BaseException | None = error
-  seen: set[int] = set()  # Libraries also raise an error from itself.
+  seen: set[int] = set()  # Some libraries raise an error from itself.
   while cause is not None and id(cause) not in seen:
     seen.add(id(cause))
     lines: list[tuple[str | None, Any]] = [
