@@ -272,7 +272,7 @@ def the_flag_is_taken_from_the_state_without_ss_decision():
   shard_map(rows_of(step))(stacked(), batches(N, 8))
 
 
-@mistake('^the decision comes from the previous step: ')
+@mistake('^the decision is from the step before: ')
 def the_decision_is_read_from_the_state_before_the_update():
   step = steps_of(flag=lambda grads, old, new: ss.decision(old))
   jax.pmap(step, ss.AXIS)(stacked(), batches(N, 8))

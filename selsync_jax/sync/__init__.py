@@ -1,6 +1,6 @@
 """Triggers, averagers and reducers, and the traffic they cause.
 
-Nothing here is heavier than jax and optax.
+This subpackage imports nothing heavier than jax and optax.
 """
 
 import lazy_loader

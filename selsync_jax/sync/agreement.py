@@ -1,7 +1,7 @@
 """Values that are equal on all workers, as far as JAX can tell.
 
-`jax.shard_map` tracks over which axes of the mesh a value may vary, unless it
-is called with `check_vma=False`. `jax.vmap` knows which values are batched.
+`jax.shard_map` tracks the mesh axes over which a value may vary, unless it is
+called with `check_vma=False`. `jax.vmap` knows which values are batched.
 `jax.pmap` knows nothing; there, values pass through unchanged.
 """
 
@@ -18,7 +18,7 @@ from selsync_jax.traced import typed_as_equal, varying
 
 
 def varies_as(value: Any, axes: frozenset[str]) -> Any:
-  """Returns a value typed as one that may vary over these axes, too."""
+  """Returns a value whose type may also vary over these axes."""
   missing = tuple(sorted(axes - varying(value)))
   return lax.pcast(value, missing, to='varying') if missing else value
 
@@ -33,9 +33,9 @@ def typed_as(value: Any, like: Any) -> Any:
 
 
 def varies_as_any(state: Any, tree: Any) -> Any:
-  """Returns a state typed as one that may vary wherever a leaf of `tree` may.
+  """Returns a state whose type may vary wherever a leaf of `tree` may.
 
-  An `init` makes zeros, which do not vary, and `lax.scan` over steps needs a
+  An `init` makes zeros, which do not vary. But `lax.scan` over steps needs a
   state of one type.
   """
   axes = frozenset().union(*map(varying, jax.tree.leaves(tree)))
@@ -62,7 +62,7 @@ def check_local(grads: Any) -> None:
 
 
 def _equal(tree: Any) -> bool:
-  """Whether a tree has arrays, and types say that none of them varies."""
+  """Whether a tree has arrays, and by their types none of them varies."""
   arrays = [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
   return bool(arrays) and not any(map(varying, arrays)) and _tracked()
 
@@ -87,7 +87,7 @@ def check_whole(tree: Any, axis_name: str) -> None:
 
 
 def _tracked() -> bool:
-  """Whether types say over which axes of the mesh a value may vary."""
+  """Whether types record the mesh axes over which a value may vary."""
   axes = jax.sharding.get_abstract_mesh().manual_axes
   return any(varying(lax.axis_index(axis)) for axis in axes)
 
@@ -95,8 +95,8 @@ def _tracked() -> bool:
 def agreed(flag: Any, axis_name: str) -> Any:
   """Returns a flag that is equal on all workers, so that JAX knows it is.
 
-  A trigger's flag, kept in the state from step to step, comes back as a value
-  that might differ. Nothing is sent, and nothing is checked.
+  A trigger's flag is stored in the state from step to step, and JAX then
+  assumes that it might differ. Nothing is sent or checked.
   """
   if varying(flag):
     return typed_as_equal(flag)
@@ -123,10 +123,9 @@ def check_agreed(flag: Any, axis_name: str) -> Any:
 def _under_vmap(of_workers: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
   """Returns a function that returns a flag unchanged.
 
-  For flags batched by vmap, it returns `of_workers(flags)`.
-
-  The second argument is the worker's index, which only the vmap over workers
-  batches. Thus another vmap, over seeds for example, changes nothing.
+  For flags batched by vmap, the function returns `of_workers(flags)`. Its
+  second argument is the worker's index, which only the vmap over workers
+  batches. So another vmap, over seeds for example, changes nothing.
   """
 
   @custom_vmap

@@ -1,4 +1,4 @@
-"""An averager for most synchronizations, and another for some of them."""
+"""An averager that alternates between two others."""
 
 from typing import Any, NamedTuple
 
@@ -29,13 +29,13 @@ def interleave(k: Count, averager: Averager, between: Averager) -> Averager:
   al., MCDC workshop at ICLR 2025).
 
   Args:
-    k: synchronizations from one of `averager` to the next.
+    k: the period of `averager`, in synchronizations.
     averager: the averager of every k-th synchronization.
-    between: the averager of the others.
+    between: the averager of all other synchronizations.
 
   Raises:
     ValueError: if `between` remembers its last tree, which `averager` changes,
-      or if one of the two is delayed or averages nothing.
+      or if either averager is delayed or averages nothing.
   """
   check_inside(averager)
   check_inside(between)

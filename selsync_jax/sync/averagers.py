@@ -26,7 +26,7 @@ from selsync_jax.sync.wires import FLOAT32, Wire
 
 
 class Piece(NamedTuple):
-  """The piece of a tree that an averager is about next.
+  """The piece of a tree that an averager works on next.
 
   Attributes:
     take: `take(tree, state) -> piece`.
@@ -41,22 +41,24 @@ WHOLE = Piece(lambda tree, state: tree, lambda tree, piece, state: piece)
 
 
 class Delay(NamedTuple):
-  """How an averager is late: its result is applied steps after it was formed.
+  """The delay of an averager, whose result is applied some steps later.
 
   Attributes:
-    steps: from a synchronization to `arrive`.
+    steps: the steps from a synchronization to `arrive`.
     due: `due(state)`, whether a mean arrives at this step.
-    arrive: `arrive(tree, state) -> (tree, state)`, what runs in place of
-      `apply` at a step that is `due`.
-    depart: `depart(sync, tree, state) -> (departs, state)`, run at every step
-      after that: whether an average departs. It has no communication.
-    land: `land(tree, state) -> tree`, with what is on its way applied.
-    message: `message(state)`, what departs, in the state after that step.
-    travel: `travel(*message) -> arrived`, compiled under the name `TRAVEL`, by
-      which a program that carries averages itself finds it: the averager's
-      whole work, so it may communicate in any number of rounds.
-    forgets: whether a worker loses a part of its progress since the snapshot
-      that was averaged.
+    arrive: `arrive(tree, state) -> (tree, state)`, which replaces `apply` and
+      runs at a step that is `due`.
+    depart: `depart(sync, tree, state) -> (departs, state)`, which runs at every
+      step, after any `arrive`; `departs` says whether an average departs. It
+      does not communicate.
+    land: `land(tree, state) -> tree`, which applies an average in flight.
+    message: `message(state)`, the departing arrays, from the state after
+      `depart`.
+    travel: `travel(*message) -> arrived`, the averager's whole work, with any
+      number of communication rounds. It is compiled under the name `TRAVEL`, so
+      that a program that carries averages itself can find it.
+    forgets: whether a worker loses a part of its progress since the averaged
+      snapshot.
   """
 
   steps: int
@@ -80,19 +82,19 @@ class Averager(Part):
     init: `init(tree) -> state`.
     apply: `apply(tree, state) -> (tree, state)`, run on all workers at once
       inside one `lax.cond`, after the local update. A loop calls `step`.
-    piece: what `apply` is about, of the whole tree; `None` if it is about
-      another piece from call to call, and takes and returns the whole tree.
+    piece: the piece of the tree that `apply` works on; `None` if the piece
+      differs between calls, and `apply` takes and returns the whole tree.
     agrees: whether the tree is equal on all workers afterwards.
-    agrees_late: whether it would be, if the average were not late.
-    averages: whether it changes the tree.
+    agrees_late: whether the tree would be equal if there were no delay.
+    averages: whether the averager changes the tree.
     remembers: whether `apply` depends on the trees of earlier calls.
-    rebase: `rebase(tree, state) -> state`, with the tree of all workers after
-      another averager has moved it on from what `apply` returned.
-    check: `check(N)` raises `ValueError` if N workers cannot use it.
+    rebase: `rebase(tree, state) -> state`, called after another averager has
+      changed the result of `apply` to `tree` on all workers.
+    check: `check(N)` raises `ValueError` if N workers cannot use the averager.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
       `resizing.first`.
-    delay: how it is late, if it is.
+    delay: the delay of the result, if there is one.
   """
 
   init: Callable[[Any], Any]
@@ -120,7 +122,7 @@ class Averager(Part):
     object.__setattr__(self, 'init', checked)
 
   def sends(self, tree: Any, workers: int) -> tuple[traffic.Collective, ...]:
-    """Returns what a synchronization sends."""
+    """Returns the collectives of a synchronization."""
     found = traffic.collectives(
       self.when_due,
       *(tree, jax.eval_shape(self.init, tree)),
@@ -134,7 +136,7 @@ class Averager(Part):
 
   @property
   def withholds(self) -> bool:
-    """Whether a wire does that was given to an `@part` function inside."""
+    """Whether a wire inside the averager withholds changes, see `Wire`."""
     return any(isinstance(p, Wire) and p.withholds for p in inside(self))
 
   @property
@@ -149,7 +151,7 @@ class Averager(Part):
     return put(tree, piece, state), after
 
   def due(self, sync: Any, state: Any) -> Any:
-    """Returns whether `when_due` runs at a step; late, if there is a delay."""
+    """Returns whether `when_due` runs at this step; a delay postpones it."""
     return self.delay.due(state) if self.delay else sync
 
   def when_due(self, tree: Any, state: Any) -> tuple[Any, Any]:
@@ -162,16 +164,16 @@ class Averager(Part):
     return self.delay.depart(sync, tree, state) if self.delay else (sync, state)
 
   def land(self, tree: Any, state: Any) -> Any:
-    """Returns the tree with an average that is under way applied."""
+    """Returns the tree after applying an average in flight, if there is one."""
     return self.delay.land(tree, state) if self.delay else tree
 
   def step(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
-    """Returns the tree and the state after a step of a loop of your own.
+    """Returns the tree and the state after a step of a custom training loop.
 
     Args:
       sync: bool [], equal on all workers: `decision(opt_state)`.
       tree: the tree after the local update.
-      state: that of the step before, or of `init`.
+      state: the state after the previous step, or the result of `init`.
     """
     sync = check_averaged(sync, tree)
     return self.departing_step(sync, tree, state)[1:]
@@ -204,7 +206,7 @@ def mean(*, wire: Wire = FLOAT32) -> Averager:
   """Gives every worker the mean over all workers.
 
   Args:
-    wire: how the mean travels.
+    wire: the encoding of the mean.
   """
   return Averager(
     wire.init,
@@ -220,7 +222,7 @@ MEAN = mean()
 
 
 def check_inside(averager: Averager) -> None:
-  """Raises `ValueError` if no other averager can hold this one."""
+  """Raises `ValueError` if no other averager can contain this one."""
   if averager.delay:
     raise ValueError(
       f'averager {averager} is delayed already; delay the averager around it'
@@ -232,9 +234,9 @@ def check_inside(averager: Averager) -> None:
 
 
 class SubsetState(NamedTuple):
-  """State of `subset_mean`, equal on all workers but for the wire's error.
+  """State of `subset_mean`, equal on all workers except for the wire's error.
 
-  The number of synchronizations so far, with the seed, draws the next subset.
+  The seed and the number of synchronizations so far determine the next subset.
   """
 
   rounds: Int32[Array, '']
@@ -251,14 +253,15 @@ def subset_mean(
 ) -> Averager:
   """Gives every worker the mean over a random subset of the workers.
 
-  In lockstep this also stands for a partial all-reduce, which waits only for a
-  quorum: no worker is late here, so a random draw decides who contributes.
+  In lockstep this also simulates a partial all-reduce, which waits only for a
+  quorum. No worker is late in lockstep, so the contributors are drawn at
+  random.
 
   Args:
     fraction: C, the fraction of the workers to average, in (0, 1]. C N is
       rounded, to at least 1.
     seed: the seed of the random draws.
-    wire: how the mean travels.
+    wire: the encoding of the mean.
   """
 
   def members(workers):
@@ -300,9 +303,9 @@ def outer(
 ) -> Averager:
   """Moves the last consensus by an optimizer step towards the workers' mean.
 
-  The outer gradient is the tree after the last outer step minus the average, so
-  `optax.sgd(1.0)` makes this the averager itself: bit for bit where an element
-  changes by less than a factor of two, and elsewhere to one ulp.
+  The outer gradient is the tree after the last outer step minus the average. So
+  with `optax.sgd(1.0)` the result is the averager's: bit for bit where an
+  element changes by less than a factor of two, and elsewhere to one ulp.
 
   Over `gossip` every worker has its own outer parameters and momentum. With SGD
   and momentum that is NoLoCo, whose pull to the partner's outer parameters,
@@ -311,12 +314,11 @@ def outer(
   Args:
     optimizer: the outer optimizer; DiLoCo's is
       `optax.sgd(0.7, momentum=0.9, nesterov=True)`.
-    averager: what forms the average.
+    averager: the averager that forms the average.
 
   Raises:
     ValueError: if the averager is delayed, averages nothing or a piece at a
-      time, or remembers what each worker had after it: an outer step would
-      change that.
+      time, or remembers each worker's result, which an outer step would change.
   """
   check_inside(averager)
   if averager.piece is not WHOLE:

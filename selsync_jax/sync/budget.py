@@ -1,32 +1,32 @@
 r"""A trigger whose threshold follows a budget.
 
-With a fixed threshold, such as SelSync's delta, how often workers synchronize
+With a fixed threshold, such as SelSync's delta, the rate of synchronizations
 depends on the model, the batch size, the number of workers and the phase of the
-training. `budgeted` fixes the rate instead. With p the wanted rate of
-synchronizations, it moves the threshold after every step:
+training. `budgeted` fixes the rate instead. With a target rate p, it moves the
+threshold after every step:
 
 .. math::
   \log\theta \leftarrow \log\theta + g (s - p)
 
-where s is 1 after a synchronization and 0 otherwise. With a constant gain g the
-rate over any n steps differs from p by exactly the change of the logarithm,
-divided by g n, whatever is measured. But then the threshold jumps at every
-synchronization, so that the controller decides which steps synchronize. With a
-gain that falls, it settles, and the measurements decide:
+where s is 1 after a synchronization and 0 otherwise. With a constant gain g,
+the rate over any n steps differs from p by exactly the change of the logarithm
+divided by g n, whatever the measurements are. But then the threshold jumps at
+every synchronization, so the controller decides which steps synchronize. With a
+falling gain the threshold settles, and the measurements decide:
 
 .. math::
   g = \max(0.03, 1 / (1 + n))
 
 after n synchronizations. The debt of the budget is the sum of s - p over steps,
-of which the last 10 / p count most. Once it exceeds 3 synchronizations, because
-what is measured has changed, n starts anew.
+with most weight on the last 10 / p. When the measurements change, the debt may
+exceed 3 synchronizations; then n restarts at 0.
 
-The first finite value measured is the first threshold. Until then every step
+The first threshold is the first finite value measured. Until then every step
 synchronizes.
 
-The rate p is fixed, or follows from the bytes that may be sent. Or the link is
-to carry an average for a share q of the time: if one travels for m steps, p is
-q / m.
+The rate p is fixed, or follows from a budget in bytes, or from a share q of the
+time in which the link may carry an average. If an average travels for m steps,
+p is q / m.
 """
 
 import math
@@ -48,32 +48,32 @@ from selsync_jax.sync.triggers import around, bounded
 
 LIMIT = 50.0
 """The largest absolute value of the threshold's logarithm. It keeps the
-threshold, and what it is compared with, within float32's range."""
+threshold and the compared value within float32's range."""
 
 
 LEAST = 0.03
 """The lowest gain, unless it is constant."""
 
 MOST_DEBT = 3.0
-"""The synchronizations too many, or too few, after which a gain is 1 again."""
+"""The excess or shortfall of synchronizations that resets the gain to 1."""
 
 MEMORY = 10.0
-"""The synchronizations after which a debt has fallen to 1 / e."""
+"""The number of synchronizations in which a debt falls to 1 / e."""
 
 
 class BudgetState(NamedTuple):
-  """State of `budgeted`; all but the trigger's is equal on all workers."""
+  """State of `budgeted`; all but `trigger` is equal on all workers."""
 
   trigger: Any  # The state of the trigger inside.
-  # Of its threshold at this step; -inf before anything is measured.
+  # The logarithm of this step's threshold; -inf before anything is measured.
   log_threshold: Float32[Array, '']
   # Synchronizations since the gain was 1; -1 before the first threshold.
   count: Int32[Array, '']
-  debt: Float32[Array, '']  # Synchronizations too many, lately.
+  debt: Float32[Array, '']  # The recent excess of synchronizations.
   sync: Bool[Array, '']  # Whether this step synchronizes.
-  safe: Bool[Array, '']  # Whether it held its vote and nobody vetoed.
-  # In how many steps an average travels, if the budget is a share of the link;
-  # 0 before that is known. See `with_travel`.
+  safe: Bool[Array, '']  # Whether the trigger held its vote without a veto.
+  # The steps that an average travels, if the budget is a share of the link; 0
+  # while unknown. See `with_travel`.
   travel: Any = ()  # Float32 [].
 
 
@@ -90,25 +90,25 @@ def budgeted(
   """Moves the threshold of a trigger so that it keeps to a budget.
 
   Args:
-    trigger: the trigger. Its own threshold is where the budget starts only if
-      its traits do not say what it has `compared`.
+    trigger: the trigger. The budget starts from the trigger's own threshold
+      only if its traits have no `compared`.
     lssr: the share of the steps without a synchronization, in [0, 1).
     bytes_per_step: bytes that a worker may send for synchronization, on average
-      over steps. If that pays for more than a synchronization at every step,
+      over steps. If the budget allows more than a synchronization per step,
       every step synchronizes.
-    link_share: the most of the time in which an average may be on its way, as
-      a share in (0, 1], measured now. Islands measure it; before they have, p
-      is 1. If averages are late by k steps, there is at most one in k steps,
-      and votes while one travels are one, so the share may be smaller.
-    gain: how much the logarithm of the threshold rises for one synchronization
-      too many, if it is to be constant. The lower it is, the more the trigger
-      decides which steps synchronize; the higher, the sooner the budget is met.
-      `None` lets it fall from 1 to 0.03 once the budget is met.
+    link_share: the largest share of the time in which an average may be in
+      flight, in (0, 1]. Islands measure the travel time; until then, p is 1.
+      With an average delay of k steps, there is at most one average in k steps,
+      and all votes during its flight count as one. So the share may be smaller.
+    gain: how much one excess synchronization raises the logarithm of the
+      threshold, if constant. With a low gain, the trigger decides more about
+      which steps synchronize; with a high one, the budget is met sooner. `None`
+      lets the gain fall from 1 to 0.03 once the budget is met.
 
   Raises:
-    ValueError: if the trigger has no threshold, or not exactly one budget is
-      set, or the trigger can synchronize no more often than the budget wants,
-      or no less often, so that it would do so periodically.
+    ValueError: if the trigger has no threshold; if not exactly one budget is
+      set; or if the budget is the most, or the least, that the trigger can
+      synchronize, so that it would do so periodically.
   """
   threshold, meter = trigger.traits.threshold, trigger.traits.meter
   if threshold is None:
@@ -197,7 +197,7 @@ def budgeted(
 
 
 def asks_travel(state: Any) -> bool:
-  """Returns whether a state wants to know how long an average travels."""
+  """Returns whether a state needs to know how long an average travels."""
   return bool(_travels(state))
 
 
@@ -205,9 +205,9 @@ def with_travel(state: Any, steps: float) -> Any:
   """Returns a state that knows how long an average travels.
 
   Args:
-    state: that of a trigger with `budgeted(..., link_share=...)` anywhere in
-      it.
-    steps: the time in which an average travels, divided by that of a step.
+    state: the state of a trigger that contains
+      `budgeted(..., link_share=...)`, at any depth.
+    steps: the travel time of an average, divided by the time of a step.
 
   Example:
     >>> import selsync_jax as ss
@@ -244,7 +244,7 @@ def _moved(state, synced, rate, gain):
 
 
 def _first(measured, unset):
-  """Returns the logarithm of the first threshold; `unset` without a value."""
+  """Returns the first threshold's logarithm; `unset` without a measurement."""
   usable = jnp.isfinite(measured) & (measured > 0)
   first = jnp.log(jnp.where(usable, measured, 1.0))
   return jnp.where(usable, jnp.clip(first, -LIMIT, LIMIT), unset)

@@ -57,17 +57,18 @@ def measure(
     \Delta_i = |E_i - E_{i-1}| / E_{i-1}
 
   The first gradient has no past: its change is infinite, and the average starts
-  with it. So it is after gradients that were all zero or not finite; zero after
-  zero is no change. A gradient that is not finite has change NaN and leaves the
-  average as it was. Squares that float32 cannot hold are scaled, as in the
-  BLAS's nrm2 (Blue, `A Portable Fortran Program to Find the Euclidean Norm of a
-  Vector`, 1978), so the change is right for every finite gradient.
+  with it. The same holds after gradients that were all zero or not finite; zero
+  after zero is no change. A gradient that is not finite has change NaN and
+  leaves the average as it was. Squares that float32 cannot hold are scaled, as
+  in the BLAS's nrm2 (Blue, `A Portable Fortran Program to Find the Euclidean
+  Norm of a Vector`, 1978), so the change is right for every finite gradient.
 
   The state has no derivative, so a step that measures can be differentiated.
 
   Args:
     smoothing: the factor :math:`a` in (0, 1], else a `ValueError`; `None` is
-      the paper's N / 100 for N workers, at most 1, which reacts slowly for few.
+      the paper's N / 100 for N workers, at most 1. With few workers, N / 100
+      reacts slowly.
 
   Returns:
     A transformation with state `MeasureState` that passes updates through.
@@ -116,12 +117,12 @@ def _plain_norm(grads):
 
 
 def _zero(x):
-  """Returns 0 for each x >= 0, which varies over a mesh as x does."""
+  """Returns 0 for each x >= 0, with the varying axes of x."""
   return (x < 0).astype(jnp.int32)
 
 
 def _scaled_norm(grads):
-  """Returns x and k; x 4**k is the squared L2 norm, and k is 0 if possible."""
+  """Returns x and k, with squared L2 norm x 4**k, and k = 0 if possible."""
   largest = optax.tree.norm(grads, ord='inf')
   k = _log2(largest)
   k = jnp.where((jnp.abs(k) <= _SAFE) | ~jnp.isfinite(largest), 0, k)
@@ -132,14 +133,20 @@ def _scaled_norm(grads):
 
 @custom_vmap
 def squared_norm(grads):
-  """Returns what `_scaled_norm` does; reads the gradient once if it can."""
+  """Returns the result of `_scaled_norm`.
+
+  It reads the gradient only once if float32 holds the squares.
+  """
   x, holds = _plain_norm(grads)
   return lax.cond(holds, lambda _: (x, _zero(x)), _scaled_norm, grads)
 
 
 @squared_norm.def_vmap
 def squared_norms(axis_size, in_batched, grads):
-  """The same of many workers. A predicate for each would take both branches."""
+  """Returns the norms of all workers, with one predicate for all of them.
+
+  With a predicate for each worker, vmap would compute both branches.
+  """
   (batched,) = in_batched
   axes = jax.tree.map(lambda each: 0 if each else None, batched)
   over = functools.partial(jax.vmap, in_axes=(axes,), axis_size=axis_size)

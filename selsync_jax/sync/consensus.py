@@ -34,10 +34,10 @@ def check_mapped(axis_name: str) -> None:
 
 
 def check_by_value(tree: Any) -> None:
-  """Raises `ValueError` for a tree that a result cannot stand for.
+  """Raises `ValueError` for a tree with an nnx module or a non-array leaf.
 
-  It has a leaf that is not an array, or an nnx module. A module is passed by
-  reference elsewhere, so a reader expects that it changes in place.
+  Elsewhere an nnx module is passed by reference, so a caller would expect that
+  it changes in place.
   """
   for node in jax.tree.leaves(tree, is_leaf=_is_module):
     if _is_module(node):
@@ -78,8 +78,8 @@ def consensus(
   Args:
     tree: a pytree of arrays, of the same structure on all workers.
     where: bool [], whether this worker's values count; `None` counts all.
-    count: the number of workers whose `where` is true; with `where` and only
-      then, else a `ValueError`.
+    count: the number of workers whose `where` is true. Passing only one of
+      `where` and `count` is a `ValueError`.
   """
   if (where is None) != (count is None):
     raise ValueError('where and count go together')
@@ -95,8 +95,8 @@ def means(
 ) -> tuple[Any, ...]:
   """Returns the sum over workers of each vector, divided by `count` or N.
 
-  It is formed in float32 at least. In half precision, the mean of equal vectors
-  would differ from them, and the sum might overflow.
+  The sum is in float32 at least. In half precision, the mean of equal vectors
+  would differ from these, and the sum might overflow.
   """
   check_mapped(axis_name)
 
@@ -143,14 +143,14 @@ def synchronize(sync: Any, tree: Any, *, axis_name: str = AXIS) -> Any:
     tree: a pytree of arrays. Only floating-point leaves are averaged.
 
   Returns:
-    A tree like `tree`, bit-identical on all workers, or `tree` itself, with
-    nothing sent.
+    A tree like `tree`, bit-identical on all workers. If `sync` is false,
+    nothing is sent, and the result is `tree` itself.
 
   Raises:
     NameError: outside of the mapped workers.
     ValueError: if `sync` may differ between workers, which `jax.shard_map` and
-      `jax.vmap` can tell, a leaf is not an array, or the tree has an nnx module
-      or the state of a trigger.
+      `jax.vmap` can tell; if a leaf is not an array; or if the tree has an nnx
+      module or the state of a trigger.
 
   Example:
     >>> import jax, jax.numpy as jnp

@@ -17,7 +17,7 @@ from selsync_jax.sync.leaves import Leaves
 from selsync_jax.sync.worker_mesh import AXIS
 
 _MARK = 95 / 256
-"""A value that bfloat16 holds, and that no optimizer starts a moment with."""
+"""A number exact in bfloat16 that no optimizer initializes a moment with."""
 
 
 def parameter_copies(
@@ -51,7 +51,7 @@ def parameter_copies(
     ('z/w',)
   """
   state = jax.eval_shape(optimizer.init, params)
-  # Ones in place of lengths, because only values matter.
+  # All lengths become 1, because only values matter.
   small = jax.tree.map(_shortened, params)
   if jax.tree.structure(jax.eval_shape(optimizer.init, small)) != (
     jax.tree.structure(state)
@@ -85,9 +85,9 @@ def _shortened(leaf: Any) -> Any:
 
 
 def _follow(optimizer: Any, shapes: Any, axis_name: str) -> list[bool]:
-  """Returns of each array of the state whether it follows the parameters.
+  """Returns, for each array of the state, whether it follows the parameters.
 
-  It equals them at first, and an update does not hand it on as it is.
+  Such an array equals the parameters at first, and an update replaces it.
   """
   handed_on = []
 
@@ -106,7 +106,8 @@ def _follow(optimizer: Any, shapes: Any, axis_name: str) -> list[bool]:
       after = [None] * len(before)
     handed_on[:] = [x is y for x, y in zip(before, after, strict=True)]
 
-  # The trigger in a chain may vote. To compile an update can take seconds.
+  # Mapped, because a trigger in the chain may vote. Not compiled, because that
+  # can take seconds.
   jax.eval_shape(jax.vmap(update, axis_name=axis_name), jnp.zeros(1))
   with jax.ensure_compile_time_eval():
     started = jax.tree.leaves(optimizer.init(filled()))

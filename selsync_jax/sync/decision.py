@@ -17,7 +17,7 @@ from selsync_jax.sync.consensus import AXIS, is_trigger
 from selsync_jax.sync.fda import FDAState
 from selsync_jax.sync.transformation import superseded
 
-# Wrappers that leave out calls, or make them on some workers only.
+# Wrappers that skip calls, or make calls on only some workers.
 _SKIPPING = (
   optax.ApplyIfFiniteState,
   optax.ConditionallyMaskState,
@@ -30,15 +30,15 @@ _WRAPPERS = (optax.MultiStepsState, *_SKIPPING)
 def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
   """Returns whether the call that made `opt_state` asks to synchronize.
 
-  The chain may have one trigger, at any place. If it is made of others, as
-  `any_of` is, its own outcome counts. Around the chain may be
-  `optax.MultiSteps`, which keeps the chain's state between real updates; the
-  decision is then false at the calls in between.
+  The chain may have one trigger, at any place. If the trigger is made of
+  others, as `any_of` is, the outer trigger's outcome counts. The chain may be
+  wrapped in `optax.MultiSteps`, which keeps the chain's state between real
+  updates; the decision is then false at the calls in between.
 
-  It warns of a trigger that measures gradients and is not the first in an
-  `optax.chain`: clipping, for example, hides how large they are. `fda`, which
-  measures updates, must be the last. It also warns of a state that an update
-  has replaced.
+  It warns if a trigger measures gradients but is not the first in an
+  `optax.chain`: clipping, for example, hides how large gradients are. `fda`
+  measures updates, so it must be the last. It also warns if an update has
+  already replaced the given state.
 
   Args:
     opt_state: the optimizer's state after the update.
@@ -48,9 +48,9 @@ def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
     bool [], equal on all workers.
 
   Raises:
-    ValueError: if there is not exactly one trigger, if it is inside a wrapper
-      that runs it only at some calls or on some workers, or if it cannot decide
-      at its place in the chain.
+    ValueError: if there is not exactly one trigger, if a wrapper runs the
+      trigger only at some calls or on some workers, or if the trigger cannot
+      decide at its place in the chain.
 
   Example:
     >>> import jax.numpy as jnp, optax
@@ -72,8 +72,8 @@ def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
     )
   if superseded.get(id(flags[0])) is flags[0]:
     warnings.warn(
-      'the decision comes from the previous step: opt_state went into '
-      'tx.update; pass the state that tx.update returned',
+      'the decision is from the step before: opt_state went into tx.update; '
+      'pass the state that tx.update returned',
       stacklevel=2,
     )
   _check_place(_place(opt_state))
@@ -81,7 +81,7 @@ def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
 
 
 class _Place(NamedTuple):
-  """A trigger's state, those before it in all chains, and after it in one."""
+  """A trigger's state, all states before it, and the rest of its chain."""
 
   trigger: Any
   before: list[Any]
@@ -115,7 +115,7 @@ def _has(state: Any, kind: type) -> bool:
 def _check_place(place: _Place) -> None:
   """Warns of a trigger's place in a chain, or raises `ValueError`.
 
-  A tuple of states may also be a user's own, so most lines are warnings.
+  A tuple of states need not be a chain, so most mistakes are only warnings.
   """
   trigger, before, after = place
   measures = _has(trigger, MeasureState)

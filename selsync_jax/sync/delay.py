@@ -1,8 +1,8 @@
 """Averages that arrive late, while workers take further steps.
 
 A synchronization takes a snapshot. The mean of the snapshots is applied some
-steps later, so that it can travel while the workers compute. This is what that
-means, whatever carries the mean; it says nothing about time.
+steps later, so that it can travel while the workers compute. This module
+defines the results, in steps. Transport and time are defined elsewhere.
 
 References (with titles in `selsync_jax.methods.table`):
   Douillard et al., 2025, section 2.3 (`delayed` with `mix`: Streaming DiLoCo,
@@ -36,10 +36,10 @@ from selsync_jax.sync.wires import FLOAT32, Wire
 class DelayedState(NamedTuple):
   """State of `delayed`; the first four are equal on all workers.
 
-  `left` is the number of steps until the mean is applied, 0 if none is on its
-  way. `asked` says whether a synchronization was asked for meanwhile. `age`
-  counts the steps since the last snapshot, and `span` those from the one before
-  to it. `before` is the mean before, `()` if it is not needed.
+  `left` is the number of steps until the mean is applied, 0 if no mean is in
+  flight. `asked` says whether a synchronization was requested meanwhile. `age`
+  counts the steps since the last snapshot, and `span` the steps between the
+  last two snapshots. `before` is the previous mean, `()` if it is not needed.
   """
 
   left: Int32[Array, '']
@@ -62,28 +62,28 @@ def delayed(
 ) -> Averager:
   """Applies an averager's result some steps after its synchronization.
 
-  With a snapshot s and its result m, which is m' one average and H steps
-  before, a worker's parameters x become, k steps later,
+  Let s be a snapshot, m its result, and m' the previous result, from H steps
+  earlier. k steps after the snapshot, a worker's parameters x become
 
     mix x + (1 - mix) (m + keep (x - s) + extrapolate (k / H) (m - m')).
 
-  A synchronization that is asked for while a mean is on its way takes its
-  snapshot when that mean has been applied; several become one.
+  A synchronization may be requested while a mean is in flight. Its snapshot is
+  then taken when that mean has been applied; several requests become one.
 
   Args:
-    of: the averager that forms the result, of the snapshots.
+    of: the averager that forms the result from the snapshots.
     steps: k, the steps from a synchronization to its result.
-    keep: the share that is kept of a worker's progress since the snapshot; 1 is
-      the plain form, x + m - s.
-    extrapolate: the share that is added of the progress that all made together
-      in the round before.
+    keep: the share of a worker's progress since the snapshot that it keeps; 1
+      is the plain form, x + m - s.
+    extrapolate: the weight of the workers' common progress in the previous
+      round, which is added.
     mix: the share of the worker's own parameters; Streaming DiLoCo's alpha,
       for which `keep` is 0.
 
   Raises:
-    ValueError: if the averager averages nothing, is late already, or averages
-      another piece from call to call; or if `extrapolate` is positive and it
-      averages a piece at a time.
+    ValueError: if the averager averages nothing, is delayed already, or
+      averages a different piece at each call; or if `extrapolate` is positive
+      and the averager averages a piece at a time.
   """
   inner = [each for each in inside(of) if isinstance(each, Averager)]
   is_late = any(each.delay or each.agrees_late for each in (of, *inner))
@@ -169,8 +169,8 @@ def delayed(
     return lax.cond(state.left > 0, early, lambda tree, _: tree, tree, state)
 
   def resize(saved, fresh, workers, step):
-    # Workers start from their consensus: what was on its way is in it. So the
-    # snapshot before it is the last one.
+    # Workers start from their consensus, which includes the average in flight.
+    # So the snapshot before that average is the last one.
     age = saved.age + saved.span * (saved.left > 0)
     inner = of.resize(saved.averager, fresh.averager, workers, step)
     common = resizing.first if of.agrees else resizing.mean
@@ -197,7 +197,7 @@ def delayed(
 
 
 def _late(of: Averager, **own: Any) -> Averager:
-  """Returns an averager around another one, with its result later."""
+  """Returns an averager around another one, with a delayed result."""
   return dataclasses.replace(
     of,
     agrees=False,
@@ -210,11 +210,11 @@ def _late(of: Averager, **own: Any) -> Averager:
 
 
 def _combined(function: Any, *trees: Any, updates: Any = None) -> Any:
-  """Maps a function of floating-point leaves, in float32 at least.
+  """Maps a function over floating-point leaves, in float32 at least.
 
-  The other leaves are those of the first tree. A result that is not of `params`
-  or `copies` is not below 0 where no argument is: a variance might be, by
-  extrapolation. `updates`, of any sign, are a last argument.
+  Other leaves are copied from the first tree. Outside of `params` and `copies`,
+  a result is clipped at 0 if no argument is below 0: extrapolation could make a
+  variance negative. `updates`, of any sign, are a last argument.
   """
   is_mixed = isinstance(trees[0], Mapping) and 'params' in trees[0]
 
@@ -259,10 +259,11 @@ def _check_linear(optimizer: optax.GradientTransformation, tree: Any) -> None:
 
 
 class EagerState(NamedTuple):
-  """State of `eager_outer`. All of it is the worker's own.
+  """State of `eager_outer`, different on each worker.
 
-  `consensus` is the tree after the last outer step, and `sent` the change that
-  the worker sent at it, one of `workers`, in floating-point leaves.
+  `consensus` is the tree after the last outer step. `sent` has the
+  floating-point leaves of the change that the worker sent at that step, when
+  there were this many `workers`.
   """
 
   consensus: Any
@@ -281,17 +282,17 @@ def eager_outer(
 ) -> Averager:
   """Moves by a worker's own change at once, by the others' a round later.
 
-  The outer gradient is d / N + D' - d' / N, with the worker's change d, its
-  last one d', and the mean D' of all last ones, which were sent then. d' / N is
-  what was applied then, of the N at that time.
+  The outer gradient is d / N + D' - d' / N. Here d is the worker's change, d'
+  its previous change, and D' the mean of all workers' previous changes. The
+  term d' / N was applied a round before, with the number of workers then.
 
   Args:
     optimizer: the outer optimizer. It must be linear (SGD with any momentum):
       otherwise workers would drift apart, and `init` raises `ValueError`. Its
-      steps must be small: on a quadratic of which the
-      local steps of a round remove the share kappa of the error, SGD with rate
-      r and momentum m converges if and only if r kappa (1 - 1/N) < 1 - m.
-    wire: how the mean of the changes travels.
+      steps must be small. Take a quadratic, and let the local steps of a round
+      remove the share kappa of the error: then SGD with rate r and momentum m
+      converges if and only if r kappa (1 - 1/N) < 1 - m.
+    wire: the encoding of the mean change.
   """
   averager = mean_of_all(wire=wire)
 
@@ -306,7 +307,7 @@ def eager_outer(
     workers = lax.axis_size(axis_name)
     travel = annotated(averager.apply, late=math.inf)
     mean, inner = travel(state.sent, state.averager)
-    # The next change has nothing to do with this one.
+    # The next change is independent of this one.
     inner = averager.rebase(optax.tree.zeros_like(mean), inner)
     before = flat.floating(state.consensus)
     change = optax.tree.sub(before, flat.floating(tree))
@@ -320,7 +321,7 @@ def eager_outer(
       *(tree, state.consensus),
       updates=updates,
     )
-    count = workers + 0 * state.workers  # In `shard_map`, of the state's type.
+    count = workers + 0 * state.workers  # Keeps the type under `shard_map`.
     return moved, EagerState(moved, change, count, opt_state, inner)
 
   return _late(

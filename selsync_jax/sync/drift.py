@@ -1,7 +1,8 @@
 """Reducers that keep workers with unlike data from drifting apart.
 
-Between two averages, a worker follows its own data. These correct each local
-gradient by what was known at the last average. Average the parameters, too.
+Between two averages, a worker follows its own data. These reducers correct each
+local gradient by information from the last average. They need an averager of
+the parameters.
 
 References:
   Li et al., `Federated Optimization in Heterogeneous Networks`, MLSys 2020
@@ -27,9 +28,9 @@ _CORRECTS: dict[str, Any] = dict(every_step=False, biased=True)
 
 
 class ProximalState(NamedTuple):
-  """The parameters that `proximal` pulls to, and when to renew them."""
+  """State of `proximal`."""
 
-  center: Any  # The parameters after the last synchronization.
+  center: Any  # The parameters after the last synchronization, the target.
   synced: Bool[Array, '']  # Whether the step before synchronized.
 
 
@@ -37,8 +38,8 @@ class ProximalState(NamedTuple):
 def proximal(mu: NonNegative) -> Reducer:
   r"""Pulls each worker to the last common parameters (FedProx).
 
-  The local objective has the additional term :math:`\mu / 2\,\|w - w^t\|^2`. It
-  sends nothing.
+  The local objective has the additional term :math:`\mu / 2\,\|w - w^t\|^2`.
+  Nothing is sent.
 
   Args:
     mu: the weight of the term, at least 0; the paper's are 0.001 to 1.
@@ -63,20 +64,20 @@ class ScaffoldState(NamedTuple):
   own: Any  # c_i, this worker's mean gradient between the last two averages.
   common: Any  # c, the mean of these over workers.
   total: Any  # The sum of this worker's gradients since the last average.
-  count: Int32[Array, '']  # How many these are.
+  count: Int32[Array, '']  # The number of these gradients.
 
 
 @part
 def scaffold(*, axis_name: str = AXIS) -> Reducer:
-  """Replaces the last round's local part of a gradient by all workers'.
+  """Adds the difference of common and local gradients in the last round.
 
-  To a worker's gradient it adds c - c_i, where c_i is the worker's control
-  variate and c the mean of all. At a synchronization c_i becomes the mean of
-  the worker's gradients since the last one, or stays if none was finite. With
-  SGD of a constant learning rate this is the paper's option II,
-  (x - y_i) / (K eta) + c_i - c; with any other optimizer it is what that
-  formula stands for. The all-reduce of the control variates is as large as that
-  of the parameters.
+  It adds c - c_i to a worker's gradient, where c_i is the worker's control
+  variate and c the mean over workers. At a synchronization, c_i becomes the
+  worker's mean gradient since the last synchronization, or stays if no gradient
+  was finite. With SGD of a constant learning rate this is the paper's option
+  II, (x - y_i) / (K eta) + c_i - c. With other optimizers it is the mean
+  gradient that this formula approximates. The all-reduce of the control
+  variates is as large as an all-reduce of the parameters.
   """
 
   def init(params):

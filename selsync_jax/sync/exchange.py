@@ -1,6 +1,6 @@
 """Averagers in which each worker exchanges parameters with a few others.
 
-Parameters stay different between workers, and information spreads over rounds.
+Parameters still differ between workers, and information spreads over rounds.
 Every exchange is a permutation, so the mixing matrix is doubly stochastic and
 the mean over all workers is preserved.
 
@@ -31,8 +31,8 @@ from selsync_jax.sync.traffic import annotated
 
 Stage = tuple[tuple[int, ...], ...]
 """Simultaneous exchanges. Each is a permutation, whose element i is the worker
-that receives from worker i. A worker takes the mean of its own vector and all
-that it receives."""
+that receives from worker i. A worker takes the mean of its own vector and the
+received ones."""
 
 Round = tuple[Stage, ...]
 """The stages of one synchronization, in order."""
@@ -58,11 +58,11 @@ def gossip(
 
   Args:
     topology: `exponential`: in round r, worker i sends to worker
-      i + 2^(r mod log2 N) and takes the mean of its own and what it receives;
-      if N is a power of two, all agree after log2 N rounds. `ring`: a worker
-      takes the mean of its own and both neighbors' parameters. `random`:
-      disjoint pairs, drawn in each round; with an odd number of workers one is
-      left over.
+      i + 2^(r mod log2 N) and takes the mean of its own and the received
+      parameters; if N is a power of two, all agree after log2 N rounds. `ring`:
+      a worker takes the mean of its own and both neighbors' parameters.
+      `random`: disjoint pairs, drawn in each round; with an odd number of
+      workers, one has no partner.
     seed: the seed of the random draws.
   """
   draws = seed if topology == 'random' else None
@@ -85,10 +85,10 @@ def groups(
   Args:
     size: S, the number of workers in a group, a power of two that divides N.
       WAGMA's is the square root of N.
-    how: `butterfly`: in round r a group is the workers whose indices differ in
-      the log2 S bits from r log2 S on, cyclically; N must be a power of two,
-      and all workers agree after log2 N / log2 S rounds. `random`: one of 16
-      random partitions, drawn in each round.
+    how: `butterfly`: in round r, the workers of a group have indices that
+      differ only in the log2 S bits from bit r log2 S on, cyclically. N must be
+      a power of two, and all workers agree after log2 N / log2 S rounds.
+      `random`: one of 16 random partitions, drawn in each round.
     all_every: rounds from one average over all workers to the next; WAGMA's
       tau is 10. `None` means never.
     seed: the seed of the partitions and draws.
@@ -117,7 +117,7 @@ def _exchanging(
   all_every: int | None,
   axis_name: str,
 ) -> Averager:
-  """Returns an averager that carries out one of `rounds_of(N)` at a time.
+  """Returns an averager that runs one of `rounds_of(N)` at a time.
 
   A seed draws the round at random; without one, the rounds take turns.
   """
@@ -154,7 +154,7 @@ def _exchanging(
 
 
 def _mix(stages: Round, axis_name: str, vectors: Any) -> Any:
-  """Carries out one round on this worker's vectors."""
+  """Runs one round on this worker's vectors."""
   for stage in stages:
     received = [
       [lax.ppermute(v, axis_name, list(enumerate(to))) for v in vectors]
@@ -185,9 +185,9 @@ def _shifts(workers: int, shifts: set[int]) -> Stage:
 def _matchings(workers: int) -> tuple[Round, ...]:
   """Returns a round-robin tournament: every two workers meet in one round.
 
-  Workers i and j meet in round r if i + j = r (mod M), with M the odd one of N
-  and N - 1. Where i = j, the worker meets the last one if N is even, and nobody
-  if N is odd.
+  Workers i and j meet in round r if i + j = r (mod M), where M is N or N - 1,
+  whichever is odd. If i = j, the worker meets the last worker if N is even, and
+  has no partner if N is odd.
   """
   players = workers - (workers + 1) % 2
   rounds = []

@@ -14,8 +14,8 @@ The estimate travels in one small all-reduce, which is also the vote, because
 its result is the same on all workers. If the drift of one worker is not finite,
 neither is the result, which is a veto.
 
-Unlike other triggers, this one decides after the local update. In your own
-chain it stands last and receives the parameters:
+Unlike other triggers, this one decides after the local update. In a custom
+training loop, put it last in the chain and pass the parameters:
 
 Example:
   >>> import jax, jax.numpy as jnp, optax
@@ -88,7 +88,7 @@ class FDAState(NamedTuple):
 class Bound(NamedTuple):
   """A lower bound of the squared norm of the mean drift."""
 
-  summary: Callable[[Any, Any], Any]  # Of a worker's drift and the direction.
+  summary: Callable[[Any, Any], Any]  # From a worker's drift and the direction.
   bound: Callable[[Any], Any]  # From the mean of all summaries.
   size: int  # The number of elements in a summary.
 
@@ -120,10 +120,10 @@ def sketch(
   mean. Every element is added, with a random sign, to one of the `width`
   numbers of each row. The seed must be the same on all workers.
 
-  Elements are placed in chunks of `width`, each rotated by a random offset. So
-  no two elements of a chunk meet, two of different chunks meet with probability
-  `1 / width`, and a sketch is a sum without scattered writes, whose order is
-  fixed on every device.
+  Elements are placed in chunks of `width`, and each chunk is rotated by a
+  random offset. So no two elements of a chunk collide, and elements of two
+  chunks collide with probability `1 / width`. A sketch is then a sum without
+  scattered writes, in an order that is fixed on every device.
 
   References:
     Alon, Matias and Szegedy, `The Space Complexity of Approximating the
@@ -151,8 +151,8 @@ def sketch(
 def squared_norm(sketch: Float32[Array, 'depth width']) -> Float32[Array, '']:
   """Estimates the squared L2 norm of the vector that was sketched.
 
-  That of a row is unbiased, with variance at most `2 / width` times its square,
-  and the median over rows is rarely far off.
+  The estimate of a row is unbiased, with variance at most `2 / width` times its
+  square, and the median over rows is rarely far off.
   """
   return jnp.median(jnp.sum(jnp.square(sketch), axis=1))
 

@@ -1,4 +1,4 @@
-"""Trees as flat vectors, because every message pays the network's latency."""
+"""Flat vectors from trees, because every message pays the network's latency."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +18,9 @@ def by_dtype(tree: Any) -> tuple[Vectors, Callable[[Vectors], Any]]:
 
   Every device of a worker holds a part of each vector, in an order that depends
   on the devices, see `worker_mesh.pack`. Leaves that are split over explicit
-  axes of a user's own mesh follow as they are. The second result is a function
-  from such vectors to a tree like `tree`. Leaves of other dtypes (counters) are
-  in neither, and stay as they are.
+  axes of a user's mesh follow the vectors unchanged. The second result is a
+  function from such vectors to a tree like `tree`. It copies leaves of other
+  dtypes (counters) from `tree`.
   """
 
   def flatten(leaves):
@@ -38,11 +38,11 @@ def by_dtype(tree: Any) -> tuple[Vectors, Callable[[Vectors], Any]]:
 def float32(tree: Any) -> tuple[Vector, Callable[[Vector], Any]]:
   """Flattens all floating-point leaves to one float32 vector, in order.
 
-  Every device of a worker holds all of it. The second result is a function from
-  such a vector to a tree like `tree`, with its dtypes.
+  Every device of a worker holds the whole vector. The second result is a
+  function from such a vector to a tree like `tree`, with its dtypes.
 
   Raises:
-    ValueError: if a leaf is split over explicit axes, where JAX does not
+    ValueError: if a leaf is split over explicit axes, because JAX cannot
       flatten it.
   """
 
@@ -66,7 +66,7 @@ def _flattened(flatten: Callable[[list[Any]], Any], tree: Any) -> Any:
   leaves, treedef = jax.tree.flatten(tree)
 
   def rebuild(flat):
-    # To flatten is to move elements, so its transpose is its inverse.
+    # Flattening only moves elements, so its transpose is its inverse.
     (new,) = jax.linear_transpose(flatten, floats(leaves))(flat)
     rest = iter(new)
     return treedef.unflatten(
@@ -79,8 +79,8 @@ def _flattened(flatten: Callable[[list[Any]], Any], tree: Any) -> Any:
 def parts(tree: Any) -> list[Float32[Array, '...']]:
   """Returns copies of the floating-point leaves, in float32.
 
-  A state that belongs to a tree is kept in this form and not as a vector, so
-  that it is split over the devices of a worker as the tree is.
+  A state with the shapes of a tree is stored in this form and not as a vector,
+  so that it is split over the devices of a worker as the tree is.
   """
   return [jnp.array(leaf, jnp.float32) for leaf in floats(tree)]
 
@@ -112,19 +112,19 @@ def floats(tree: Any) -> list[Any]:
 
 
 def floating(tree: Any) -> Any:
-  """Returns a tree with `None`, which optax passes over, for other leaves."""
+  """Replaces all but floating-point leaves by `None`, which optax ignores."""
   return jax.tree.map(lambda leaf: leaf if is_float(leaf) else None, tree)
 
 
 def wide(tree: Any) -> Any:
-  """Returns a tree in the types in which it is summed, float32 at least."""
+  """Converts a tree to the dtypes of its sums, float32 at least."""
   return jax.tree.map(
     lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree
   )
 
 
 def like(tree: Any, other: Any) -> Any:
-  """Returns another tree's leaves in the types of this one's."""
+  """Converts the leaves of `other` to the dtypes of `tree`."""
   return jax.tree.map(lambda x, y: y.astype(x.dtype), tree, other)
 
 

@@ -29,7 +29,7 @@ from selsync_jax.sync.part import part
 
 
 class FragmentsState(NamedTuple):
-  """State of `fragments`, equal on all workers but for the averager's error.
+  """State of `fragments`, equal on all workers except the averager's error.
 
   For `in_turn`, `averager` has the states of all fragments, each leaf [k, ...].
   """
@@ -52,9 +52,9 @@ def fragments(
 
   Args:
     k: the number of fragments, at least 1.
-    how: `in_turn`: each synchronization averages the next slice. `random`: at
-      each position, it averages the element of a randomly drawn slice, the same
-      one on all workers; so an element is averaged with probability 1/k.
+    how: `in_turn`: each synchronization averages the next slice. `random`: each
+      position takes its element from a randomly drawn slice, the same on all
+      workers; so an element is averaged with probability 1/k.
     averager: the averager of a fragment. With `in_turn` each fragment has its
       own state, for example of an outer optimizer or a wire's error memory.
     seed: the seed of the random draws.
@@ -82,7 +82,7 @@ def fragments(
     piece, new = averager.apply(piece, own(state))
     return piece, keep(state, new)._replace(rounds=state.rounds + 1)
 
-  def metrics(state):  # Those of the fragment that was averaged last.
+  def metrics(state):  # Metrics of the last averaged fragment.
     return averager.metrics(own(state._replace(rounds=state.rounds - 1)))
 
   return Averager(
@@ -115,10 +115,11 @@ def _joined(slices: Shaped[Array, 'k width'], like: Any) -> Any:
 
 
 def _in_turn(k: int, averager: Averager, seed: int) -> Any:
-  """Returns how to choose the next slice.
+  """Returns four functions that choose the next slice.
 
-  That is the averager's state of a tree; the piece of its slices; how to read
-  the state of the averager from that of `fragments`, and how to replace it.
+  They initialize the averager's state for a tree, take and put the slice (a
+  `Piece`), read the averager's state from the state of `fragments`, and replace
+  it there.
   """
   index_in = lax.dynamic_index_in_dim
   put_in = lax.dynamic_update_index_in_dim
@@ -140,7 +141,7 @@ def _in_turn(k: int, averager: Averager, seed: int) -> Any:
 
 
 def _random(k: int, averager: Averager, seed: int) -> Any:
-  """Returns how to choose randomly drawn elements, as `_in_turn`."""
+  """Returns the functions of `_in_turn` for randomly drawn elements."""
   if averager.remembers:
     raise ValueError(
       'random fragments are different elements each time, but averager '

@@ -25,16 +25,16 @@ from selsync_jax.sync.transformation import Reducer
 
 
 class LazyState(NamedTuple):
-  """State of `lazy`; `sent`, `rounding` and `silent` are the worker's own."""
+  """State of `lazy`; `sent`, `rounding` and `silent` differ between workers."""
 
-  sent: Any  # This worker's gradient when it last sent one, as others know it.
-  mean: Any  # The mean of these over workers.
+  sent: Any  # The gradient that this worker last sent, as others know it.
+  mean: Any  # The mean of `sent` over workers.
   norms: Float32[Array, ' history']  # Squared norms of the last means.
-  rounding: Float32[Array, '']  # Squared norm of what `sent` was rounded by.
-  senders: Float32[Array, '']  # The share of the workers that have just sent.
-  renewed: Float32[Array, '']  # Whether any has, 0 or 1.
-  silent: Int32[Array, '']  # The steps since this worker has sent.
-  workers: Int32[Array, '']  # How many there were.
+  rounding: Float32[Array, '']  # Squared norm of the rounding error of `sent`.
+  senders: Float32[Array, '']  # The share of workers that sent at this step.
+  renewed: Float32[Array, '']  # 1 if any worker sent, otherwise 0.
+  silent: Int32[Array, '']  # The steps since this worker sent.
+  workers: Int32[Array, '']  # The number of workers at the last step.
 
 
 @part
@@ -46,31 +46,32 @@ def lazy(
   patience: Count = 100,
   axis_name: str = AXIS,
 ) -> Reducer:
-  r"""Uses the last gradient that a worker has sent until a new one differs.
+  r"""Reuses the last gradient that a worker sent until a new one differs.
 
-  A worker sends its gradient if it differs from the one that it sent last by
+  A worker sends its gradient if its difference to the last sent one is
 
   .. math::
     \|\delta_m\|^2 > \xi \sum_{d=1}^{D} \|\bar g^{k-d}\|^2
 
   where :math:`\bar g` are the means that all workers have applied. That is
   LAG-WK, whose :math:`\alpha^{-2} M^{-2} \|\theta^{k+1-d} - \theta^{k-d}\|^2`
-  is this norm if the optimizer is SGD without momentum. The theory is for whole
-  gradients: with small batches, most differences are noise, and all is sent.
+  is this norm if the optimizer is SGD without momentum. The theory is for
+  full-batch gradients: with small batches, most differences are noise, and
+  nearly every gradient is sent.
 
   Every step takes a vote of 4 bytes, and an all-reduce if any worker sends. A
-  ring has nothing to gain from a worker that stays silent alone; a run's rows
-  have `senders`, the share that a parameter server would receive. All send
-  at the first step, and when there are other workers than before.
+  ring saves nothing if only some workers are silent. A run's rows have
+  `senders`, the share that a parameter server would receive. All workers send
+  at the first step, and when the number of workers changes.
 
   Args:
     xi: the weight of each of the last means, at least 0; the paper's is 0.1. 0
       sends every gradient.
-    history: D, how many means count; the paper's is 10.
-    bits: 4 or 8: a worker sends the difference in integers of so many bits, and
-      the threshold is higher by three times the squared errors of its rounding
-      now and when it was sent last. That is LAQ. With 2 bits these errors alone
-      exceed most differences. `None` rounds nothing.
+    history: D, the number of means that count; the paper's is 10.
+    bits: 4 or 8: a worker sends the difference in integers of this many bits.
+      The threshold rises by three times the squared rounding errors, now and
+      when the worker last sent. That is LAQ. With 2 bits these errors alone
+      exceed most differences. `None` does not round.
     patience: t-bar of LAQ, the steps after which a silent worker sends.
   """
   codec = bits and wires.integers(bits)
@@ -82,7 +83,7 @@ def lazy(
     return LazyState(tree, tree, norms, zero, whole, whole, none, none)
 
   def update(updates, state, params=None, **_):
-    # Of other workers than these, nothing is known, and all send.
+    # If the number of workers has changed, all send.
     workers = lax.axis_size(axis_name)
     known = state.workers == workers
     state = optax.tree.where(known, state, init(updates))
@@ -138,10 +139,10 @@ def _padded(size: int) -> int:
 
 
 def _rounded(change: Any, codec: wires.Codec, axis_name: str) -> Any:
-  """Returns what others would know of a change, and what is left out of it.
+  """Returns a rounded change, the squared error, and a function for the mean.
 
-  That is the rounded change, the squared norm of the rest, and a function from
-  whether this worker sends the change to the mean of all that is sent.
+  `mean(asks)` returns the mean of the changes that workers send; `asks` says
+  whether this worker sends.
   """
   vector, rebuild = flat.float32(change)
   padded = jnp.pad(vector, (0, _padded(vector.size) - vector.size))

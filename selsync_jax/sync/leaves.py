@@ -1,4 +1,4 @@
-"""Some of the leaves of a tree, to be handled apart from the others."""
+"""A selection of a tree's leaves, which is handled separately."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ import jax
 
 
 class Leaves(NamedTuple):
-  """Some leaves of a tree, such as the parameters in an optimizer's state.
+  """A selection of leaves, such as the parameters in an optimizer's state.
 
   Attributes:
     names: the path of each leaf.
@@ -34,7 +34,7 @@ class Leaves(NamedTuple):
     return self.put(tree, [None] * len(self.indices))
 
   def put_rest(self, tree: Any, rest: Any) -> Any:
-    """Returns a tree with all other leaves replaced by those of `rest`."""
+    """Returns a tree with all other leaves replaced by the leaves of `rest`."""
     others = iter(jax.tree.leaves(rest))
     leaves, structure = jax.tree.flatten(tree)
     return structure.unflatten(

@@ -1,4 +1,4 @@
-"""The time that a collective takes on a network, by arithmetic.
+"""Computes the time that a collective takes on a network.
 
 The workers form a ring: a collective takes `KINDS[kind].rounds` consecutive
 messages, and each pays the latency of a link.
@@ -33,9 +33,9 @@ class Network(NamedTuple):
 def bandwidth(text: str) -> float:
   """Converts `200Mbit`, `1Gbps` or `1GB/s`, for example, to bits per second.
 
-  As nearly everywhere but in tc(8), `bps` means bits per second. Case matters
-  only for the B of `B/s` and `Bps`, which means bytes. If the text is not a
-  number above 0 and a unit, that is a `ValueError`.
+  Unlike in tc(8), `bps` means bits per second. Case matters only for the B of
+  `B/s` and `Bps`, which means bytes. Raises `ValueError` if the text is not a
+  number above 0 and a unit.
   """
   rate = rf'({_NUMBER}) ?([kmg])(bit|bit/s|bps|b/s)'
   parsed = re.fullmatch(rate, text.lower())

@@ -29,9 +29,10 @@ class Moments(Part):
   Attributes:
     init: `init(opt_state) -> state`.
     apply: `apply(opt_state, fresh, state) -> (opt_state, state)`, run inside
-      the `lax.cond` of a synchronization; `fresh` is that before a first step.
+      the `lax.cond` of a synchronization; `fresh` is the optimizer's state
+      before the first step.
     averages: whether moments are equal on all workers afterwards.
-    changes: whether it changes the optimizer's state.
+    changes: whether the policy changes the optimizer's state.
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
       `resizing.first`.
@@ -46,7 +47,7 @@ class Moments(Part):
   resize: resizing.Resize = resizing.first
 
   def sends(self, opt_state: Any, workers: int) -> tuple[Collective, ...]:
-    """Returns what a synchronization sends."""
+    """Returns the collectives of a synchronization."""
     if not self.changes:
       return ()
     state = jax.eval_shape(self.init, opt_state)
@@ -71,13 +72,14 @@ def mean(
 ) -> Moments:
   """Averages moments over all workers.
 
-  In int8 a second moment could be rounded to zero while the first one is not,
-  and the next step would be huge, so that wire is a `ValueError`.
+  In int8 a second moment could be rounded to zero while the first moment is
+  not, and the next step would be huge. So that wire is a `ValueError`.
 
   Args:
     only: the names of the moments to average, such as `mu`; `None` means all.
-    wire: how the mean travels. `None` is float32; in a method it is the wire of
-      the averager, or bfloat16 where that wire could round a moment to zero.
+    wire: the encoding of the mean. `None` is float32. In a method, `None` is
+      the averager's wire, or bfloat16 if that wire could round a moment to
+      zero.
   """
   return _mixed(only, (), wire)
 
@@ -86,8 +88,8 @@ def mean(
 def reset(*, only: Sequence[str] | None = None) -> Moments:
   """Resets moments to their values before the first step.
 
-  If all moments of a transformation are reset, so is its count of steps, by
-  which Adam corrects their bias. The step of the schedule is kept.
+  If all moments of a transformation are reset, so is its count of steps, which
+  Adam needs to correct their bias. The step of the schedule is kept.
 
   Args:
     only: the names of the moments to reset, such as `trace`; `None` means all.
@@ -107,7 +109,7 @@ def mixed(
   Args:
     mean: the names of the moments to average.
     reset: the names of the moments to reset; none of them is also in `mean`.
-    wire: how the mean travels, see `mean`.
+    wire: the encoding of the mean, see `mean`.
   """
   if both := set(mean) & set(reset):
     raise ValueError(f'{sorted(both)[0]} cannot be averaged and reset')
@@ -119,7 +121,7 @@ def _mixed(
   cleared: Sequence[str] | None,
   wire: Wire | None = None,
 ) -> Moments:
-  """Averages some moments and resets some; `None` stands for all."""
+  """Averages some moments and resets others; `None` means all."""
   wire = wire or FLOAT32
   if wire.coarse:
     raise ValueError(
@@ -160,7 +162,7 @@ def _is_innermost(node: Any) -> bool:
 
 
 def _moments(node: Any, names: Sequence[str] | None) -> list[str]:
-  """Returns the fields of a transformation that are moments, if named."""
+  """Returns the fields of a transformation that are moments in `names`."""
   fields = node._asdict() if _is_innermost(node) else {}
   return [
     name
@@ -170,7 +172,7 @@ def _moments(node: Any, names: Sequence[str] | None) -> list[str]:
 
 
 def _check(opt_state: Any, names: Sequence[str]) -> None:
-  """Raises `ValueError` for a name that is no moment of the optimizer."""
+  """Raises `ValueError` for a name that is not a moment of the optimizer."""
   states = jax.tree.leaves(opt_state, is_leaf=_is_innermost)
   known = {name for state in states for name in _moments(state, None)}
   for name in names:
@@ -205,7 +207,7 @@ def _insert(
 
 
 def _reset(opt_state: Any, fresh: Any, names: Sequence[str] | None) -> Any:
-  """Resets the named moments, or all, to those of `fresh`."""
+  """Replaces the named moments, or all, by the moments of `fresh`."""
 
   def replaced(node, new):
     moments, wanted = _moments(node, None), _moments(node, names)

@@ -1,7 +1,7 @@
-"""Parts that remember how they were made, so that one argument can change.
+"""Parts that remember the call that made them, so that an argument can change.
 
-A strategy is composed of parts, and parts of parts: a trigger of triggers, an
-averager on a wire.
+A strategy is composed of parts, and a part may contain others: a trigger made
+of triggers, an averager with a wire.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ class Recipe(NamedTuple):
   arguments: inspect.BoundArguments
 
   def __str__(self) -> str:
-    """Returns the call, without arguments that have their default."""
+    """Returns the call, without default arguments."""
     texts = []
     parameters = self.arguments.signature.parameters
     for name, value in self.arguments.arguments.items():
@@ -38,24 +38,24 @@ class Recipe(NamedTuple):
 
 
 class Part:
-  """The base class of what a constructor decorated with `part` returns."""
+  """Base class of the results of constructors decorated with `part`."""
 
   recipe: Recipe | None = None
 
   def __repr__(self) -> str:
-    """Returns the call that made it, if a constructor did."""
+    """Returns the constructor's call that made the part, if there was one."""
     return str(self.recipe or f'{type(self).__name__}(...)')
 
   @property
   def axes(self) -> set[str]:
-    """The names that the workers' axis has in it, and in the parts inside."""
+    """The names of the workers' axis in this part and the parts inside."""
     recipes = [each.recipe for each in (self, *inside(self))]
     given = [recipe.arguments.arguments for recipe in recipes if recipe]
     return {AXIS, *(call['axis_name'] for call in given if 'axis_name' in call)}
 
 
 Metrics = Callable[[Any], Mapping[str, Any]]
-"""`metrics(state)`: what a part reports at every step, scalars by name."""
+"""`metrics(state)`: the scalars that a part reports at every step, by name."""
 
 
 P = ParamSpec('P')
@@ -63,10 +63,10 @@ T = TypeVar('T', bound=Part)
 
 
 def part(constructor: Callable[P, T]) -> Callable[P, T]:
-  """Decorates a constructor, so that what it returns has a `recipe`.
+  """Decorates a constructor, so that its result has a `recipe`.
 
-  The constructor then raises `ValueError` for an argument that is outside the
-  range which its parameter's annotation declares.
+  The constructor then raises `ValueError` for an argument outside the range
+  that its annotation declares.
   """
   signature = inspect.signature(constructor)
 
@@ -99,7 +99,7 @@ def _check(
 ) -> None:
   """Raises `ValueError` for the first argument that breaks its annotation.
 
-  The line names every one that `optax.inject_hyperparams` makes an array.
+  The message names all arguments that `optax.inject_hyperparams` made arrays.
   """
   try:
     check_arguments(constructor, arguments)
@@ -123,14 +123,14 @@ def _refused_arrays(constructor, arguments):
 
 
 def _shown(value: Any) -> str:
-  """Writes a part as the call that makes it, another value as Python does."""
+  """Returns a part as the call that makes it, any other value as its `repr`."""
   if not isinstance(value, Part) and callable(getattr(value, 'update', value)):
-    return '...'  # For example an optimizer.
+    return '...'  # An optimizer, for example.
   return repr(value)
 
 
 def rebuild(old: T, **changes: Any) -> T:
-  """Makes a part again with some arguments changed, else a `ValueError`."""
+  """Makes a part again with some arguments changed, or raises `ValueError`."""
   recipe = old.recipe
   if recipe is None:
     raise ValueError(f'{old!r} was not made by a function with @part')
@@ -144,7 +144,7 @@ def rebuild(old: T, **changes: Any) -> T:
 
 
 def inside(old: Part) -> Iterator[Part]:
-  """Yields the parts that a part is made of, at any depth."""
+  """Yields the parts inside a part, at any depth."""
   if old.recipe is None:
     return
   call = old.recipe.arguments
@@ -157,7 +157,7 @@ def inside(old: Part) -> Iterator[Part]:
 def hand(old: T, **given: Any) -> T | None:
   """Replaces one argument of a part, or of the parts inside it.
 
-  It returns `None` if none of them takes the argument.
+  Returns `None` if none of these parts takes the argument.
   """
   (name,) = given
   if old.recipe is None:

@@ -25,7 +25,7 @@ class PowerSGDState(NamedTuple):
   """State of `power_sgd`, one array for each matrix M [n, m].
 
   The next step of the power iteration starts from the last Q, which is equal on
-  all workers. `error` is what this worker has yet to send.
+  all workers. `error` is this worker's unsent rest of the gradient.
   """
 
   q: tuple[Float32[Array, 'm rank'], ...]
@@ -36,15 +36,15 @@ class PowerSGDState(NamedTuple):
 def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
   """Replaces gradients by an approximation of their mean, of low rank.
 
-  A leaf is reshaped to the matrix that is closest to a square: a convolution
-  [3, 3, 32, 64] becomes 288 by 64. (The authors' code and PyTorch's hook divide
-  the first axis, which holds the output channels there, from the rest.) Leaves
-  that would not shrink, such as biases, travel as they are. Every step takes
-  two all-reduces: of every P, then of every Q and these leaves.
+  A leaf is reshaped to the matrix closest to a square: a convolution
+  [3, 3, 32, 64] becomes 288 by 64. (The authors' code and PyTorch's hook
+  separate the first axis, which holds the output channels there.) Leaves that
+  would not shrink, such as biases, are sent uncompressed. Every step takes two
+  all-reduces: of every P, then of every Q and the uncompressed leaves.
 
-  Algorithm 2's momentum is the local optimizer's. Columns are made orthogonal
-  by Householder reflections, which tolerate a gradient of lower rank better
-  than the paper's Gram-Schmidt.
+  The local optimizer supplies the momentum of Algorithm 2. Householder
+  reflections make the columns orthogonal; they tolerate a gradient of lower
+  rank better than the paper's Gram-Schmidt.
 
   Args:
     rank: r, the rank of the approximation, at least 1; the paper's are 1, 2,
@@ -83,9 +83,9 @@ def power_sgd(rank: Count, seed: int = 0, *, axis_name: str = AXIS) -> Reducer:
 
 
 def _scaled(matrix):
-  """Multiplies a matrix by a power of two, to a largest element near 1.
+  """Scales a matrix by a power of two, to a largest element near 1.
 
-  The columns span the same space, and no square of theirs is too large.
+  The columns span the same space, and no square overflows.
   """
   _, exponent = jnp.frexp(jnp.max(jnp.abs(matrix)))
   return jnp.ldexp(matrix, -exponent)

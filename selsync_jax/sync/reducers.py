@@ -37,13 +37,13 @@ def all_reduce(*, axis_name: str = AXIS) -> Reducer:
 def int8(*, axis_name: str = AXIS) -> Reducer:
   """Replaces gradients by their mean in int8, at every step.
 
-  As on the wire `int8`, each 256 elements have a float32 scale, and both stages
-  have error feedback.
+  As with the wire `int8`, each 256 elements have a float32 scale, and both
+  stages have error feedback.
 
-  The error stays bounded. If no gradient has an element larger than G, no error
-  memory has one larger than (N + 1 + (N - 1) / 253) / 252 G (0.02 G for four
-  workers), up to float32's rounding, and the sum of all means is off by no more
-  than that.
+  The error stays bounded. If G bounds the elements of all gradients, then
+  (N + 1 + (N - 1) / 253) / 252 G (0.02 G for four workers) bounds the elements
+  of error memories, up to float32's rounding. The error of the sum of all means
+  has the same bound.
   """
 
   def mean(values, error):
@@ -55,7 +55,7 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
 class ErrorState(NamedTuple):
   """The part of earlier gradients that `error_feedback` has not sent."""
 
-  error: list[Float32[Array, '...']]  # `flat.parts` of what is yet to be sent.
+  error: list[Float32[Array, '...']]  # `flat.parts` of the unsent rest.
 
 
 def error_feedback(
@@ -64,7 +64,7 @@ def error_feedback(
   """Returns a reducer that sends a part of the gradient now, the rest later.
 
   `mean(values, error)`, both float32 [size], returns the mean over workers and
-  what this worker has yet to send. See `Reducer` for the other arguments.
+  this worker's unsent rest. See `Reducer` for the other arguments.
   """
 
   def init(params):
@@ -86,10 +86,10 @@ def skip_nonfinite(
 ) -> tuple[Any, Any]:
   """Keeps values that are not finite out of a state.
 
-  An error memory would send them again at every step. The results are `mean`
-  and the new state if all of `mean` is finite, otherwise NaN everywhere, which
-  every worker sees, and the old state. Its fields `reports` are new even so:
-  they say what has been sent.
+  An error memory would send them again at every step. If all of `mean` is
+  finite, the results are `mean` and the new state. Otherwise they are NaN
+  everywhere, which every worker sees, and the old state with new values of the
+  fields `reports`, which describe the traffic.
   """
   finite = jnp.all(
     jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(mean)])
@@ -108,8 +108,8 @@ def at_sync(reducer: Reducer) -> Reducer:
   gradient aggregation.
 
   Args:
-    reducer: the reducer to run at synchronizations; alone it reduces at every
-      step.
+    reducer: the reducer to run at synchronizations. By itself it must reduce at
+      every step.
   """
   traits = reducer.traits
   if not traits.reduces:
@@ -150,7 +150,7 @@ def clipped(norm: Positive, reducer: Reducer) -> Reducer:
   Args:
     norm: the largest global L2 norm of a worker's gradient.
     reducer: the reducer that gets the clipped gradient. It must reduce at every
-      step: what stays local is clipped by the optimizer.
+      step; the optimizer can clip gradients that stay local.
   """
   if not reducer.traits.reduces:
     raise ValueError(f'{reducer} reduces nothing: clip in the optimizer')

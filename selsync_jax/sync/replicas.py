@@ -1,7 +1,7 @@
-"""A check that replicas are equal, bit for bit.
+"""A bit-for-bit comparison of replicas.
 
 A fingerprint is one 32-bit checksum per leaf: the sum of its words, each hashed
-with its index by a bijection, so a change of one word always shows. Changes of
+with its index by a bijection. So a change of one word always shows. Changes of
 several words cancel with probability 2^-32.
 """
 

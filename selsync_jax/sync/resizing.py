@@ -1,11 +1,12 @@
 """Rules for a part's state when the number of workers changes.
 
 A rule is a function `rule(saved, fresh, workers, step)` that returns the state
-of the new workers. `saved` is the state of all old workers, `fresh` that of the
-new ones before their first step; every leaf has a leading axis of workers.
-`workers` are the indices of the new ones, and `step` is the optimizer step that
-they have reached. A rule runs on NumPy arrays, or inside a compiled program. A
-part declares its rule as `resize`; a part made of parts combines their rules.
+of the new workers. `saved` is the state of all old workers, and `fresh` the
+state of the new workers before their first step; every leaf has a leading axis
+of workers. `workers` are the indices of the new workers, and `step` is the
+optimizer step that they have reached. A rule runs on NumPy arrays, or inside a
+compiled program. A part declares its rule as `resize`; a part made of parts
+combines their rules.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,15 +25,15 @@ def reset(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
 
 
 def first(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
-  """Gives all workers the first old one's state, which is equal on all."""
+  """Gives all workers the first old worker's state, for equal states."""
   return jax.tree.map(lambda leaf: _repeat(leaf[0], len(workers)), saved)
 
 
 def mean(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
-  """Gives all workers the mean over the old ones; counters are the first one's.
+  """Gives all workers the mean over the old workers.
 
-  For error memories, the next average then receives as much as it would have
-  received from the old workers.
+  Counters are copied from the first worker. For error memories, the next
+  average then receives as much as it would have received from the old workers.
   """
   return jax.tree.map(lambda leaf: _repeat(_mean(leaf), len(workers)), saved)
 

@@ -1,4 +1,4 @@
-"""A mean that workers who have gone astray cannot pull far.
+"""A mean that limits the influence of diverging workers.
 
 Reconstructed from the paper's abstract and from memory; the paper could not be
 read. There, each layer has its own norms; here the whole tree has one.
@@ -33,8 +33,9 @@ _PARAMS = 'params'
 class RobustState(NamedTuple):
   """State of `robust_mean`.
 
-  `consensus` is the last common tree. `level` and `variance` are those of the
-  norms of this worker's changes in `rounds`; the rest is equal on all workers.
+  `consensus` is the last common tree. `level` and `variance` are the mean and
+  variance of the norms of this worker's changes, over `rounds`. `consensus` and
+  `wire` are equal on all workers.
   """
 
   consensus: Any
@@ -54,23 +55,23 @@ def robust_mean(
   wire: Wire = FLOAT32,
   axis_name: str = AXIS,
 ) -> Averager:
-  """Averages changes, of which long ones count less and unusual ones nothing.
+  """Averages changes with less weight on long ones and none on outliers.
 
-  A worker's change is its tree minus the last common one. Its weight is the
-  softmax, over workers, of minus its norm. It is 0 if the norm is more than `z`
-  standard deviations above the worker's usual one, or not finite. If all are,
-  every worker goes back to the last common tree. The mean change is clipped.
-  Norms are of what the tree has as `params`, if it has that, and only these are
-  weighed and clipped: running statistics are averaged as they are.
+  A worker's change is its tree minus the last common tree. The weight of a
+  change is the softmax, over workers, of its negative norm. The weight is 0 if
+  the norm is more than `z` standard deviations above the worker's mean norm, or
+  not finite. If all weights are 0, every worker returns to the last common
+  tree. The mean change is clipped. If the tree has `params`, only these are
+  measured, weighted and clipped: running statistics have a plain mean.
 
   Args:
-    z: standard deviations above the mean at which a change is unusual.
+    z: standard deviations above the mean at which a change is an outlier.
     clip: the largest norm of the mean change.
-    decay: what is left of the moments of the norms after an average, in [0, 1);
-      at first they are plain means.
-    warmup: the number of a worker's first finite norms, of which none is
-      unusual; at least 2, since one has no deviation.
-    wire: how the mean travels.
+    decay: the decay of the mean and variance of the norms, in [0, 1); at first
+      they are plain averages.
+    warmup: the number of a worker's first finite norms that are never outliers;
+      at least 2, since one norm has no deviation.
+    wire: the encoding of the mean.
   """
 
   def init(tree):
@@ -111,7 +112,7 @@ def robust_mean(
 
 
 def _distance(tree: Any, other: Any) -> Float32[Array, '']:
-  """Returns the norm of a difference, over floating leaves of parameters."""
+  """Returns the norm of the difference, over floating-point parameters."""
   start, end = (flat.parts(_parameters(each)) for each in (tree, other))
   return optax.tree.norm(optax.tree.sub(end, start)).astype(jnp.float32)
 
@@ -122,7 +123,7 @@ def _parameters(tree: Any) -> Any:
 
 
 def _moved(tree: Any, other: Any, share: Any) -> Any:
-  """Moves parameters by a share of their way to others; the rest is theirs."""
+  """Moves parameters by a share of the way to `other`; copies other leaves."""
   start, end = _parameters(tree), _parameters(other)
   if start is not tree:
     return {**other, _PARAMS: _moved(start, end, share)}

@@ -1,9 +1,9 @@
 """Selective synchronization: synchronize only while the gradient is changing.
 
 A worker whose gradient norm barely changes has little news for the others, so
-it may keep its update to itself. `selsync` measures that change inside an optax
-chain and lets the workers vote, in one scalar all-reduce; `synchronize` acts on
-the vote. Since the vote is inside the transformation, no caller can branch on a
+its update may stay local. `selsync` measures that change inside an optax chain
+and lets the workers vote, in one scalar all-reduce; `synchronize` acts on the
+vote. Since the vote is inside the transformation, no caller can branch on a
 value that differs between workers.
 
 A gradient that is not finite never spreads silently: on its worker the change
@@ -54,10 +54,10 @@ from selsync_jax.sync.traffic import annotated
 from selsync_jax.sync.transformation import Trigger
 
 _VETO = -(1 << 16)
-"""A ballot that outweighs the flags of more workers than there will be.
+"""A ballot that outweighs the flags of all workers.
 
-It is not their number, so that a step before the vote is the same program for
-any number of workers.
+It is a constant, so that the step before the vote is the same program for any
+number of workers.
 """
 
 
@@ -69,8 +69,8 @@ class SelSyncState(NamedTuple):
     ballot: int32 [], this worker's pending ballot: 1 for a flag, 0 for none,
       less than 0 for a veto.
     sync: bool [], whether this step synchronizes, equal on all workers.
-    safe: bool [], whether a vote was held at this step and nobody vetoed,
-      equal on all workers.
+    safe: bool [], whether a vote was held at this step without a veto, equal on
+      all workers.
   """
 
   measure: MeasureState
@@ -93,15 +93,14 @@ def selsync(
 
   Each worker flags a step whose relative gradient change (see `measure`)
   reaches `delta`. If any flag is raised, `sync` is true in the `SelSyncState`
-  of all workers. Put it first in a chain, where it sees the raw local gradient:
-  a clip before it would flatten what it measures.
+  of all workers. Put this trigger first in a chain, where it sees the raw local
+  gradient: a clip before it would hide changes.
 
   Args:
     delta: the threshold, at least 0: a number, an array, or a schedule over
-      steps. 0 synchronizes at every step, infinity only at the first. To drive
-      it by `optax.inject_hyperparams`, make `vote_delay`, `vote_every` (and
-      `quorum`, if set) static arguments there. `budgeted` finds a delta by
-      itself.
+      steps. 0 synchronizes at every step, infinity only at the first. For
+      `optax.inject_hyperparams`, make `vote_delay`, `vote_every` (and `quorum`,
+      if set) static arguments there. `budgeted` finds a delta by itself.
     smoothing: see `measure`.
     quorum: the share of the workers that must raise a flag, in (0, 1] and
       rounded up; `None` is the paper's rule, one flag is enough.

@@ -1,6 +1,6 @@
-"""Sparse reducers: the gradient's largest elements travel, the rest waits.
+"""Sparse reducers: send the gradient's largest elements, keep the rest.
 
-A worker adds what it does not send to its next gradient (error feedback).
+A worker adds unsent elements to its next gradient (error feedback).
 
 References (with titles in `selsync_jax.methods.table`):
   Stich, Cordonnier and Jaggi, NeurIPS 2018 (`top_k`).
@@ -59,7 +59,7 @@ def top_k(density: Fraction, *, axis_name: str = AXIS) -> Reducer:
 
 
 Capacity = Annotated[float, Ge(1)]
-"""The places in a worker's message, in multiples of k / N."""
+"""The length of a worker's message, in multiples of k / N."""
 
 
 @part
@@ -69,36 +69,36 @@ def micro(
   capacity: Capacity | None = None,
   axis_name: str = AXIS,
 ) -> Reducer:
-  r"""Selects by a threshold, each worker from a part of its own (MiCRO).
+  r"""Selects by a threshold, each worker from a separate part (MiCRO).
 
   The vector has N parts whose lengths differ by at most one element. At step t,
   worker i selects from part (t + i) mod N the elements that reach the
   threshold, or a single one if none does. All workers send their values of all
-  selected elements, so the mean of these is exact, and every error memory is
-  emptied there. The threshold starts at :math:`1 / (2 \sqrt k)` and follows the
-  number of elements selected. Every step takes two all-gathers, of the lengths
-  of the selections and of their indices, and an all-reduce of values.
+  selected elements. So their mean is exact, and every error memory is emptied
+  there. The threshold starts at :math:`1 / (2 \sqrt k)` and follows the number
+  of selected elements. Every step takes two all-gathers, of the lengths of the
+  selections and of their indices, and an all-reduce of values.
 
-  As published, messages are as long as the longest selection, and so many bytes
-  are counted. The arrays of a compiled program have fixed lengths: the messages
-  that really travel have the next of k / N, 2 k / N, 4 k / N and so on. While
-  the threshold is far too low, as it may be at the start, they are longer than
-  an all-reduce.
+  As published, messages are as long as the longest selection, and this length
+  is the counted traffic. The arrays of a compiled program have fixed lengths,
+  so the real messages have the next length of k / N, 2 k / N, 4 k / N and so
+  on. While the threshold is far too low, for example at the start, they are
+  longer than an all-reduce.
 
   A run's rows have `selection`, the length of the longest selection in
-  multiples of k / N, and with a `capacity` `overflow`, the share of a worker's
-  selection that does not fit.
+  multiples of k / N. With a `capacity` they also have `overflow`, the share of
+  a worker's selection that does not fit.
 
   Args:
     density: k / size, the fraction of the elements that all workers together
-      select, in (0, 1]; that of `top_k` is of each worker. k is rounded down,
-      to at least 1, and must be at least N, since every worker selects at
-      least one element. An element waits for about 1 / density steps, and what
-      waits too long for the learning rate overshoots: the threshold then grows
-      without end. On 513 parameters with SGD at 0.05 it settles from k = 24
-      on (5%), for 4, 8 and 16 workers alike. The paper's is 0.001.
-    capacity: not of the paper: a fixed length of the messages, in multiples of
-      k / N, at least 1. A worker that selects more sends the largest; the rest
+      select, in (0, 1]; with `top_k`, each worker selects its own. k is rounded
+      down, to at least 1, and must be at least N, since every worker selects at
+      least one element. An element waits for about 1 / density steps. If it
+      waits too long for the learning rate, it overshoots, and the threshold
+      grows without end. On 513 parameters with SGD at 0.05 it settles from
+      k = 24 (5%), for 4, 8 and 16 workers alike. The paper's is 0.001.
+    capacity: a fixed length of the messages, in multiples of k / N, at least 1.
+      Not in the paper. A worker that selects more sends the largest; the rest
       waits in its error memory.
   """
   return _by_threshold(MicroState, density, capacity, axis_name)
@@ -113,9 +113,10 @@ def exdyna(
 ) -> Reducer:
   """Selects as `micro` does, from parts that are rebalanced (ExDyna).
 
-  The vector has up to 1,024 blocks, and a part is a row of them. At every step
-  blocks may move between neighboring parts, so that all workers select about
-  equally many elements. More workers than blocks are a `ValueError` in a step.
+  The vector has up to 1,024 blocks, and a part is a run of consecutive blocks.
+  At every step blocks may move between neighboring parts, so that all workers
+  select about equally many elements. More workers than blocks are a
+  `ValueError` in a step.
 
   Args:
     density: see `micro`. The paper's is 0.001.
@@ -166,7 +167,7 @@ def _by_threshold(
       mine = jnp.where(jnp.all(jnp.isfinite(values)), mine, jnp.nan)
       return worker_mesh.in_parts(lambda x: total(x, axis_name=axis_name), mine)
 
-    def exchange(indices):  # Of this worker's selection.
+    def exchange(indices):  # Indices of this worker's selection.
       union = worker_mesh.all_gather(indices, axis_name).reshape(-1)
       sums = summed(values.at[union].get(mode='fill', fill_value=0))
       mean = jnp.zeros_like(values).at[union].set(sums / workers, mode='drop')
@@ -180,7 +181,7 @@ def _by_threshold(
       magnitudes, picked = lax.top_k(magnitudes, places)
       return exchange(jnp.where(magnitudes >= 0, picked, size))
 
-    def everything():  # Where messages would be longer than the vector.
+    def everything():  # If messages would be longer than the vector.
       union = summed(chosen.astype(jnp.float32)) > 0
       mean = summed(jnp.where(union, values, 0)) / workers
       return mean, jnp.where(union, 0, values)
@@ -252,10 +253,11 @@ def _lengths(k: int, workers: int, size: int) -> list[int]:
 def _factor(state, k):
   """Returns MiCRO's factor for the threshold, to select about k elements.
 
-  It changes the threshold by 0.5%, or by a quarter of that within about 10% of
-  k. There the published code always raises it, because its condition for
-  `selected > k` always holds. Here it is lowered if too few were selected, by
-  the factor that the published code has but never uses.
+  It changes the threshold by 0.5%, or by a quarter of this within about 10% of
+  k. In that range the published code always raises the threshold, because its
+  condition for `selected > k` always holds. Here the threshold is lowered if
+  too few elements were selected, by a factor that the published code has but
+  never uses.
   """
   ratio = jnp.sum(state.selected) / k
   return jnp.select(
@@ -268,8 +270,8 @@ def _factor(state, k):
 def _chosen(values, threshold, bounds, count):
   """Returns which elements this worker selects from its part, bool [size].
 
-  If none reaches the threshold, it is the one whose index in the part is the
-  number of steps taken, modulo the length of the part.
+  If none reaches the threshold, the worker selects a single element: its index
+  in the part is the number of steps taken, modulo the length of the part.
   """
   start, stop = bounds
   indices = lax.iota(jnp.int32, values.size)

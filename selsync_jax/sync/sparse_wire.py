@@ -1,4 +1,4 @@
-"""A sparse wire: the largest changes travel in two bits each, the rest waits.
+"""A sparse wire: sends the largest changes in two bits each, keeps the rest.
 
 References:
   Sarfi et al., `Communication Efficient LLM Pre-training with SparseLoCo`,
@@ -20,18 +20,18 @@ from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
 
 CHUNK = 4096
-"""Elements of which the largest are sent; an index in it has two bytes."""
+"""The number of elements in a chunk; an index in a chunk has two bytes."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-  """The largest elements of each chunk, as they travel.
+  """The encoded largest elements of each chunk.
 
   Attributes:
-    content: their places, two bits for each of them, and two means.
-    length: the elements of a chunk.
-    k: how many of them are chosen.
+    content: the elements' indices, two bits for each element, and two means.
+    length: the number of elements in a chunk.
+    k: the number of chosen elements in a chunk.
   """
 
   content: UInt8[Array, 'chunks nbytes']
@@ -46,16 +46,17 @@ def sparse(
   """Sends the largest changes of each chunk of 4,096 elements, in two bits.
 
   Each worker sends the indices of its largest changes since the last consensus,
-  their signs, and whether they are above the middle between the smallest and
-  the largest of them. Each half stands for its mean. The mean over workers
-  counts what was not sent as zero. What a worker has not sent, or was rounded,
-  is added to what it sends next, times `decay`.
+  their signs, and one more bit: whether the magnitude is in the upper half of
+  the range of those sent. The mean of its half replaces each magnitude. The
+  mean over workers counts unsent elements as zero. Unsent elements and rounding
+  errors, times `decay`, are added to the worker's next message.
 
   Args:
     density: the fraction of the elements that a worker sends, in (0, 1],
       rounded up to whole elements of a chunk; the paper's is 0.01 to 0.03.
-    decay: what is left of a worker's memory after an average, in [0, 1]. With 1
-      nothing is lost. The paper's is below 1, in place of an outer momentum.
+    decay: the factor of a worker's error memory at each average, in [0, 1].
+      With 1 nothing is lost. The paper's is below 1, and replaces an outer
+      momentum.
   """
 
   def encode(change, error):
@@ -72,8 +73,8 @@ def sparse(
     gathered = gathered.reshape(-1, *content.shape)
     workers = lax.axis_size(axis_name)
     zeros = jnp.zeros((len(content), chosen.length), jnp.float32)
-    # In the same order on all workers. The loop begins with what they sent,
-    # which has the type of what they add.
+    # In the same order on all workers. The loop starts from the first message,
+    # so that its carry has the right type.
     sums = lax.fori_loop(
       *(1, workers, lambda i, sums: _add(sums, gathered[i], chosen.k)),
       _add(zeros, gathered[0], chosen.k),
@@ -85,7 +86,7 @@ def sparse(
 
 
 def _chunk(density: float, size: int) -> tuple[int, int]:
-  """Returns the length of a chunk, and how many of its elements are sent."""
+  """Returns the length of a chunk, and the number of elements sent from it."""
   chunk = min(CHUNK, size)
   return chunk, math.ceil(density * chunk)
 
@@ -93,12 +94,12 @@ def _chunk(density: float, size: int) -> tuple[int, int]:
 def _encode(
   rows: Float32[Array, 'chunks length'], k: int
 ) -> UInt8[Array, 'chunks nbytes']:
-  """Returns the bytes of k places, of two bits for each, and of two means."""
+  """Returns the bytes of k indices, of two bits for each, and of two means."""
   size, places = lax.top_k(jnp.abs(rows), k)
   chosen = jnp.take_along_axis(rows, places, axis=1)
   upper = size > size[:, :1] / 2 + size[:, -1:] / 2
   means = [_mean(size, ~upper), _mean(size, upper)]
-  # A NaN anywhere is seen by all workers.
+  # All workers must see a NaN anywhere.
   finite = jnp.all(jnp.isfinite(rows), axis=1)
   means = [jnp.where(finite, each, jnp.nan) for each in means]
   codes = (chosen < 0).astype(jnp.uint8) + 2 * upper.astype(jnp.uint8)
@@ -123,7 +124,7 @@ def _mean(size, where):
 
 
 def _add(sums, message, k):
-  """Adds what a worker has sent to the chunks of `sums`."""
+  """Adds a worker's message to the chunks of `sums`."""
   places, codes, means = jnp.split(
     message, [2 * k, message.shape[1] - 8], axis=1
   )

@@ -16,12 +16,12 @@ class Strategy(NamedTuple):
   """A method of synchronization.
 
   Attributes:
-    trigger: when workers talk.
-    averager: what a synchronization does to parameters and model state.
-    reducer: what happens to the gradients.
-    optimizer_state: what a synchronization does to the optimizer's state.
-    averages_model_state: whether what is not a parameter (batch statistics)
-      is averaged with the parameters. Otherwise it stays local.
+    trigger: decides when workers synchronize.
+    averager: combines parameters and model state at a synchronization.
+    reducer: communicates gradients.
+    optimizer_state: the policy for the optimizer's state at a synchronization.
+    averages_model_state: whether the model state (batch statistics) is averaged
+      with the parameters. Otherwise it stays local.
   """
 
   trigger: Trigger
@@ -54,17 +54,17 @@ class Strategy(NamedTuple):
   def sends(
     self, shared: Any, workers: int, opt_state: Any = ()
   ) -> tuple[Collective, ...]:
-    """Returns every collective that the parts issue, see `sends_by_part`."""
+    """Returns all collectives of the parts, see `sends_by_part`."""
     return sum(self.sends_by_part(shared, workers, opt_state).values(), ())
 
   def sends_by_part(
     self, shared: Any, workers: int, opt_state: Any = ()
   ) -> dict[str, tuple[Collective, ...]]:
-    """Returns the collectives that each part issues, by its name here.
+    """Returns the collectives of each part, by the part's field name.
 
-    `shared` is `{'params', 'model_state'}`, with `copies` if the optimizer
-    holds parameters. It and the rest of the optimizer's state, `opt_state`, are
-    those of one worker, or their shapes.
+    Both arguments are one worker's, or shapes. `shared` is
+    `{'params', 'model_state'}`, with `copies` if the optimizer holds
+    parameters. `opt_state` is the rest of the optimizer's state.
     """
     params = shared['params']
     return {
@@ -75,13 +75,13 @@ class Strategy(NamedTuple):
     }
 
   def check(self) -> None:
-    """Raises `ValueError` if parts cannot be right together."""
+    """Raises `ValueError` if the parts cannot work together."""
     trigger, reducer = self.trigger.traits, self.reducer.traits
     averager, policy = self.averager, self.optimizer_state
     forgets = averager.delay is not None and averager.delay.forgets
     at_sync = reducer.reduces and not reducer.every_step
     idle = reducer.every_step and not averager.averages
-    # Combinations that cannot be right, and the reasons.
+    # Reasons why a combination is refused, and whether each applies.
     refused = {
       'averager {averager} and reducer {reducer}: workers would never talk': (
         not averager.averages and not reducer.reduces

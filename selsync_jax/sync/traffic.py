@@ -1,8 +1,9 @@
 """Traffic of a method: the collectives of its program, and their cost.
 
-No part of a method says what it sends. JAX traces the part, and its collectives
-are read from that program, with their bytes. What no program tells, `annotated`
-adds to it: how often a branch is taken, for example.
+A part of a method does not declare its traffic. JAX traces the part, and this
+module reads the collectives and their bytes from the traced program.
+`annotated` adds facts that a program lacks: how often a branch is taken, for
+example.
 
 References:
   Patarasuk and Yuan, `Bandwidth optimal all-reduce algorithms for clusters of
@@ -23,14 +24,13 @@ from selsync_jax.sync import flat
 class Kind(NamedTuple):
   """The cost of one kind of collective among N workers in a ring."""
 
-  share: Callable[[int], float]  # Bytes that one sends for each of the message.
-  rounds: Callable[[int], int]  # Messages that follow one another.
+  share: Callable[[int], float]  # Bytes a worker sends, per byte of message.
+  rounds: Callable[[int], int]  # The number of consecutive messages.
 
 
-# In this order, the message is the vector that is reduced; one worker's
-# contribution to the gathered result; the vector that is scattered; what one
-# worker sends to all together; what it sends to its partner; what the root
-# sends.
+# In this order, the message is the reduced vector; one worker's contribution to
+# the gathered result; the scattered vector; one worker's data for all workers;
+# one worker's data for its partner; the root's data.
 KINDS = {
   'all_reduce': Kind(lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1)),
   'all_gather': Kind(lambda n: n - 1, lambda n: n - 1),
@@ -48,12 +48,13 @@ class Collective(NamedTuple):
     kind: a name in `KINDS`.
     nbytes: bytes of the message, see `KINDS`.
     at: 'step' or 'sync': issued at every step, or at a synchronization.
-    rate: how often it is issued on average, per step or per synchronization.
-    scale: the metric of the part that multiplies `nbytes` where the length of
-      the message depends on the values; 1 is the expected length.
-    late: after how many steps its result is needed; it travels while the
-      workers take them. It is infinite for the next synchronization.
-    senders: the share of the workers that send; the others wait for them.
+    rate: the average number of times it is issued, per step or per
+      synchronization.
+    scale: the metric of the part that multiplies `nbytes` if the length of the
+      message depends on the values; 1 is the expected length.
+    late: the number of steps until its result is needed; it travels while the
+      workers take these steps. Infinity means the next synchronization.
+    senders: the share of the workers that send; the others wait.
   """
 
   kind: str
@@ -65,7 +66,7 @@ class Collective(NamedTuple):
   senders: float = 1.0
 
   def sent(self, workers: int) -> float:
-    """Returns the mean bytes of a worker, per step or synchronization."""
+    """Returns the mean bytes sent by a worker, per step or synchronization."""
     nbytes = self.nbytes * self.rate * self.senders
     return KINDS[self.kind].share(workers) * nbytes
 
@@ -80,13 +81,13 @@ _KINDS = {
   'ppermute': 'exchange',
   'all_to_all': 'all_to_all',
 }
-"""By the name of JAX's primitive, the kind of collective."""
+"""The kinds of JAX's collective primitives, by name."""
 
 _SILENT = {'axis_index', 'axis_size', 'pvary', 'pcast', 'typed_as_equal'}
 """Primitives over an axis that send nothing."""
 
 _SAYS = 'sends '
-"""How the name of an `annotated` function begins; its facts follow, in JSON."""
+"""The prefix of an `annotated` function's name; its facts follow, in JSON."""
 
 
 def annotated(
@@ -97,15 +98,15 @@ def annotated(
   scale: str | None = None,
   late: float = 0,
 ) -> Callable[..., Any]:
-  """Returns a function that says of its collectives what no program tells.
+  """Annotates a function's collectives with facts that its program lacks.
 
-  It computes the same. A part without it is right, too: of a conditional, the
-  branch that sends most then counts as the one that is taken.
+  The function computes the same. Annotations are optional: without them, the
+  branch of a conditional that sends most counts as taken.
 
   Args:
     function: a function of arrays that communicates.
-    rate: how often it runs, of the times that what calls it runs.
-    share: the share of its messages that counts, where they are padded.
+    rate: how often the function runs, per run of its caller.
+    share: the share of its messages that counts, if they are padded.
     scale: see `Collective`.
     late: see `Collective`.
 
@@ -135,15 +136,15 @@ def collectives(
   axes: Iterable[str],
   at: str = 'step',
 ) -> tuple[Collective, ...]:
-  """Returns what a function of one worker sends, in the order of its program.
+  """Returns the collectives of one worker's function, in program order.
 
   A `while` loop counts as one pass, and empty messages do not count.
 
   Args:
-    function: it runs inside the mapped workers.
-    *args: its arguments, or their shapes.
-    workers: how many there are.
-    axes: the names that their axis may have.
+    function: a function that runs inside the mapped workers.
+    *args: the function's arguments, or their shapes.
+    workers: the number of workers.
+    axes: the names that the workers' axis may have.
     at: see `Collective`.
   """
   shapes = jax.tree.map(
@@ -153,7 +154,7 @@ def collectives(
   env = [(name, workers) for name in axes]
   try:
     program = jax.make_jaxpr(function, axis_env=env)(*shapes)
-  except NameError as error:  # A part of a user has an axis of its own.
+  except NameError as error:  # A user's part names another axis.
     names = ' or '.join(sorted(name for name, _ in env))
     raise ValueError(
       f'{error}; here the axis of the workers is {names}: give the part an '
@@ -171,7 +172,7 @@ def _issued(
     name = traced.name(eqn)
     if name in _KINDS and axes.intersection(traced.axes(eqn)):
       nbytes = sum(v.aval.size * v.aval.dtype.itemsize for v in eqn.invars)
-      # A worker that is left over in an exchange sends nothing.
+      # A worker without a partner sends nothing.
       moves = [i != j for i, j in eqn.params.get('perm', ())]
       senders = sum(moves) / workers if moves else 1.0
       found.append(Collective(_KINDS[name], nbytes, senders=senders))
@@ -188,14 +189,17 @@ def _issued(
 
 
 def _taken(branches: list[list[Collective]]) -> list[Collective]:
-  """Returns what a conditional sends: what has a rate, and most of the rest."""
+  """Returns the collectives of a conditional.
+
+  These are the ones with a rate, and the rest of the branch that sends most.
+  """
   often = [c for branch in branches for c in branch if c.rate != 1]
   always = [[c for c in branch if c.rate == 1] for branch in branches]
   return often + max(always, key=lambda branch: sum(c.nbytes for c in branch))
 
 
 def _with_facts(name: Any, sent: list[Collective]) -> list[Collective]:
-  """Adds what the name of an `annotated` function says."""
+  """Adds the facts from the name of an `annotated` function."""
   if not (isinstance(name, str) and name.startswith(_SAYS)):
     return sent
   facts = json.loads(name.removeprefix(_SAYS))
@@ -217,7 +221,7 @@ class Traffic(NamedTuple):
   sync: float  # At a synchronization, in addition.
   bsp: float  # At every step under BSP.
   injected: float = 0.0  # At every step for examples, in addition.
-  # Of these, where a metric multiplies them: at step or sync, metric, bytes.
+  # Bytes included above that a metric multiplies: step or sync, metric, bytes.
   scaled: tuple[tuple[str, str, float], ...] = ()
 
 
@@ -230,7 +234,7 @@ def nbytes(tree: Any) -> int:
 
 
 def summed_nbytes(tree: Any) -> int:
-  """Returns the bytes of these arrays in an all-reduce: 4 for an element of 2.
+  """Returns the bytes of these arrays in an all-reduce, at least 4 per element.
 
   `consensus` forms the mean in float32 at least.
   """
@@ -249,7 +253,7 @@ def traffic(
 ) -> Traffic:
   """Returns the bytes that each of N workers sends in a method's collectives.
 
-  `params` are one worker's parameters, or their shapes, which BSP averages.
+  `params` are one worker's parameters, or their shapes, for the traffic of BSP.
   """
   collectives = tuple(collectives)
   return Traffic(

@@ -19,24 +19,24 @@ class TriggerTraits(NamedTuple):
   """The properties of a trigger's decisions.
 
   Attributes:
-    period: steps from one synchronization to the next; `None` where they
-      depend on what the workers see.
+    period: steps from one synchronization to the next; `None` if they depend on
+      the workers' values.
     spacing: the fewest steps between synchronizations decided by a vote.
-    vote_every: the fewest steps between votes that it waits for.
-    sees_update: whether it decides after the local update, on `applied`. In
-      your own chain such a trigger stands last.
+    vote_every: the fewest steps between votes that the trigger waits for.
+    sees_update: whether it decides after the local update, on `applied`. In a
+      custom chain such a trigger must be last.
     needs_consensus: whether it measures from the last common parameters.
-    needs_travel: whether its state must be told how long an average travels,
-      see `budgeted`.
-    threshold: the first value of the extra argument `threshold`, if it takes
-      one.
+    needs_travel: whether its state needs the travel time of an average, see
+      `budgeted`.
+    threshold: the first value of the extra argument `threshold`, if `update`
+      takes one.
     longest: the most steps between synchronizations, without a veto; `None`
       if there is no bound.
-    budgets: `budget(traffic)` of each budget inside: the wanted rate of
-      synchronizations, or `None` while it is not known; `ValueError` if what
-      the strategy sends breaks it whatever the trigger decides.
-    meter: the measurement of the gradient's change that it decides by.
-    compared: `compared(state)` returns what the last update of this worker has
+    budgets: `budget(traffic)` of each budget inside: the target rate of
+      synchronizations, or `None` while unknown. Raises `ValueError` if the
+      strategy's traffic exceeds the budget for any decision.
+    meter: the measurement of the gradient's change that decides.
+    compared: `compared(state)` returns the value that this worker's last update
       compared with the threshold.
   """
 
@@ -60,9 +60,9 @@ class ReducerTraits(NamedTuple):
     reduces: whether it changes gradients at all.
     every_step: whether it communicates at every step, so that all workers apply
       the same update.
-    biased: whether workers are right only together, because a part of a
-      gradient waits in an error memory, for example; it then needs parameters
-      that are equal on all workers.
+    biased: whether only the sum of all workers is right, because a part of a
+      gradient waits in an error memory, for example. Such a reducer needs equal
+      parameters on all workers.
     consecutive: whether it compares the gradients of consecutive steps.
   """
 
@@ -86,7 +86,7 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
     **traits: fields of the record `traits`.
   """
 
-  __repr__ = Part.__repr__  # Not that of a tuple.
+  __repr__ = Part.__repr__  # In place of a tuple's.
   record: ClassVar[Callable[..., Any]]
   metrics: Metrics
   resize: resizing.Resize
@@ -109,10 +109,10 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
 
   @staticmethod
   def check(updates: Any, params: Any) -> None:
-    """Raises `ValueError` for arguments of `update` that cannot be right."""
+    """Raises `ValueError` for wrong arguments of `update`."""
 
   def _replace(self, **changes: Any) -> Any:
-    """Returns it with another `init` or `update`, and without a recipe."""
+    """Replaces `init` or `update`, and drops the recipe."""
     new = super()._replace(**changes)
     vars(new).update(vars(self), recipe=None)
     return new
@@ -121,9 +121,9 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
 def _keeping_types(init, update, check):
   """Returns functions whose states all have one type under `jax.shard_map`.
 
-  The outcome of a vote, for example, does not vary over workers; kept in a
-  state whose rows are the workers, it may. `lax.scan` over steps needs one
-  type.
+  The outcome of a vote, for example, does not vary over workers. But in a state
+  with one row per worker, it may vary by its type. `lax.scan` over steps needs
+  one type.
   """
 
   def typed_init(params):
@@ -146,8 +146,8 @@ superseded: weakref.WeakValueDictionary[int, Any] = (
 )
 """The flags of states that an update has replaced, by `id`.
 
-`decision` warns of them, because a loop that reads the state of before the
-update is one step late. An array cannot be a key, as it has no hash.
+`decision` warns of them, because a loop that reads the state from before the
+update is one step late. An array cannot be a key because it has no hash.
 """
 
 
@@ -158,24 +158,24 @@ class Trigger(Transformation):
   unchanged. If it votes, its state also has a bool `safe`: whether the vote was
   held and found everything finite.
 
-  A training step calls `update` with the extra arguments `traffic`, what the
-  strategy sends, and, if the trigger `sees_update`, `applied`, the local
-  update. A trigger around this one adds `synced`, whether the step before
-  synchronized, and may add `threshold`. In your own chain they are absent.
+  A training step calls `update` with extra arguments: `traffic`, the strategy's
+  traffic, and, if the trigger `sees_update`, `applied`, the local update. An
+  enclosing trigger adds `synced`, whether the previous step synchronized, and
+  may add `threshold`. In a custom chain all of them are absent.
   """
 
   record = TriggerTraits
   traits: TriggerTraits
 
   def with_traffic(self, sent: traffic.Traffic) -> Any:
-    """Returns the trigger with its extra argument `traffic` given."""
+    """Returns the trigger with a fixed extra argument `traffic`."""
     new = self._replace(update=functools.partial(self.update, traffic=sent))
     new.recipe = self.recipe
     return new
 
   def sends(self, params: Any, workers: int) -> tuple[traffic.Collective, ...]:
-    """Returns what an update sends."""
-    # A budget of any size: the collectives do not depend on it.
+    """Returns the collectives of an update."""
+    # Any budget will do: the collectives do not depend on it.
     affords_all = traffic.Traffic(step=0.0, sync=math.inf, bsp=math.inf)
 
     def update(params, state):
@@ -208,7 +208,7 @@ class Reducer(Transformation):
   traits: ReducerTraits
 
   def sends(self, params: Any, workers: int) -> tuple[traffic.Collective, ...]:
-    """Returns what an update sends, or one at a synchronization."""
+    """Returns the collectives of an update, or of one at a synchronization."""
     if not self.traits.reduces:
       return ()
 

@@ -1,7 +1,7 @@
-"""Triggers that need no gradient, and triggers made of triggers.
+"""Triggers that need no gradient, and triggers that contain other triggers.
 
-The former need no vote: all workers count the same steps and follow the same
-learning rate.
+Triggers without a gradient need no vote: all workers count the same steps and
+follow the same learning rate.
 
 References (with titles in `selsync_jax.methods.table`):
   Lin et al., ICLR 2020, section on post-local SGD (`post_local`).
@@ -43,9 +43,9 @@ def bounded(
 
   Args:
     budget: the budget.
-    triggers: the triggers that spend it, for the message.
+    triggers: the triggers that share the budget, for the message.
     spacing: the fewest steps between two of their synchronizations.
-    longest: the most, if there is a bound.
+    longest: the most steps between these, if there is a bound.
   """
 
   def rate(traffic):
@@ -80,12 +80,13 @@ def around(
   """Returns arguments for a `Trigger` that updates others at every step.
 
   Args:
-    *triggers: the others.
+    *triggers: the other triggers.
     spacing: the fewest steps between synchronizations.
-    longest: the most, if there is a bound, but for the wait for a vote.
+    longest: the most steps between synchronizations, if there is a bound,
+      without the wait for a vote.
 
   Raises:
-    ValueError: if this leaves no choice to a budget inside.
+    ValueError: if the bounds leave no choice to a budget inside.
   """
   traits = [trigger.traits for trigger in triggers]
   thresholds = [t.threshold for t in traits if t.threshold is not None]
@@ -109,7 +110,7 @@ def around(
     sees_update=any(t.sees_update for t in traits),
     needs_consensus=any(t.needs_consensus for t in traits),
     needs_travel=any(t.needs_travel for t in traits),
-    # Several thresholds may be on different quantities.
+    # Several thresholds may apply to different quantities.
     threshold=thresholds[0] if len(thresholds) == 1 else None,
     meter=meters[0] if meters else None,
   )
@@ -151,7 +152,7 @@ class MaxIntervalState(NamedTuple):
 def max_interval(k: Period) -> Trigger:
   """Synchronizes when the last synchronization is k steps ago.
 
-  Alone it is `every(k)`. Inside `any_of` it counts from the last
+  By itself this is `every(k)`. Inside `any_of`, it counts from the last
   synchronization that any of the triggers caused.
 
   Args:
@@ -208,8 +209,8 @@ def qsr(
     H = \max\left(H_{min}, \lfloor (\alpha / \eta)^2 \rfloor\right)
 
   steps. While the learning rate warms up at the start of a run, a round has as
-  many steps as the first one after the warmup would have. If the rate decays to
-  0, the last round may outlast the run; what is evaluated is still the mean.
+  many steps as the first round after the warmup. If the rate decays to 0, the
+  last round may outlast the run; the evaluation still uses the mean.
 
   Args:
     alpha: the learning rate at which a round may have one step; above 0.
@@ -227,7 +228,7 @@ def qsr(
 
 
 def warmup_steps(learning_rate: optax.Schedule, within: int = 2**20) -> int:
-  """Returns the steps until a schedule is at its highest before its first fall.
+  """Returns the step at which a schedule peaks before it first falls.
 
   A schedule that still rises after `within` steps has no warmup.
   """
@@ -241,7 +242,7 @@ def warmup_steps(learning_rate: optax.Schedule, within: int = 2**20) -> int:
 def _rounds(
   period: Callable[[Any], Any], longest: int | None = None
 ) -> Trigger:
-  """Returns a trigger whose round that starts at `step` has `period(step)`."""
+  """Returns a trigger with rounds of `period(step)` steps from each `step`."""
 
   def init(_):
     return RoundState(jnp.int32(0), jnp.int32(0), jnp.bool(False))
@@ -256,31 +257,31 @@ def _rounds(
 
 
 class AnyOfState(NamedTuple):
-  """The states of several triggers, and what they ask for together."""
+  """State of `any_of`: the triggers' states and their common decision."""
 
-  triggers: tuple[Any, ...]  # The state of each.
+  triggers: tuple[Any, ...]  # The state of each trigger.
   sync: Bool[Array, '']  # Whether this step synchronizes.
-  safe: Bool[Array, '']  # Whether all that vote held a vote without a veto.
+  safe: Bool[Array, '']  # Whether every voting trigger voted without a veto.
 
 
 @part
 def any_of(*triggers: Trigger) -> Trigger:
   """Synchronizes when at least one of several triggers asks for it.
 
-  A veto overrides all triggers: a step synchronizes only if every trigger that
-  votes held its vote at this step and nobody vetoed. Next to
+  A veto overrides all triggers: a step synchronizes only if every voting
+  trigger held its vote at this step, without a veto. Next to
   `selsync(vote_every=k)`, `max_interval` therefore waits for the next vote,
   and no trigger synchronizes while a gradient is not finite.
 
-  In your own chain, `decision(opt_state)` reads the outcome.
+  In a custom chain, `decision(opt_state)` reads the outcome.
 
   Args:
     *triggers: the triggers, at least one. They are updated with the extra
-      argument `synced`: whether the step before synchronized.
+      argument `synced`: whether the previous step synchronized.
 
   Raises:
-    ValueError: if one of them synchronizes as often as a budget of another
-      allows, so that this would decide nothing.
+    ValueError: if one trigger synchronizes as often as the budget of another
+      allows, so that the other would decide nothing.
 
   Example:
     >>> import jax, jax.numpy as jnp, selsync_jax as ss
@@ -323,7 +324,7 @@ def any_of(*triggers: Trigger) -> Trigger:
   def metrics(state):
     pairs = zip(triggers, state.triggers, strict=True)
     every = [dict(trigger.metrics(inner)) for trigger, inner in pairs]
-    return dict(collections.ChainMap(*every))  # The first one wins.
+    return dict(collections.ChainMap(*every))  # The first trigger wins.
 
   each = resizing.each([trigger.resize for trigger in triggers])
   resize = resizing.fields(triggers=each)
@@ -331,11 +332,11 @@ def any_of(*triggers: Trigger) -> Trigger:
 
 
 class MinIntervalState(NamedTuple):
-  """The state of a trigger that must wait, and how long it has waited."""
+  """State of `min_interval`."""
 
   trigger: Any  # The state of the trigger inside.
   since: Int32[Array, '']  # Steps since the last synchronization.
-  pending: Bool[Array, '']  # Whether the trigger has asked since then.
+  pending: Bool[Array, '']  # Whether the trigger asked since then.
   sync: Bool[Array, '']  # Whether this step synchronizes.
   safe: Bool[Array, '']  # Whether the trigger held its vote without a veto.
 
@@ -344,14 +345,15 @@ class MinIntervalState(NamedTuple):
 def min_interval(k: Period, *, trigger: Trigger) -> Trigger:
   """Allows at most one synchronization in k steps.
 
-  One that is asked for sooner takes place when k steps have passed.
+  A synchronization requested sooner happens when k steps have passed.
 
   Args:
     k: steps from one synchronization to the next, at least 1.
     trigger: the trigger that asks for synchronizations.
 
   Raises:
-    ValueError: if a budget of the trigger wants one in k steps or more.
+    ValueError: if a budget of the trigger asks for one synchronization in k
+      steps, or more.
   """
 
   def init(params):

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 Division = tuple[tuple[Any, Any], Callable[[Any], dict[str, Any]]]
-"""The first element of this worker's part and the one after its last; and a
-function from int32 [N], the elements that each worker selected, to the
-partition's own fields of the state after the step."""
+"""The bounds of this worker's part, `(start, stop)`, and a function. It takes
+int32 [N], the number of elements that each worker selected, and returns the
+partition's own fields of the next state."""
 
 BLOCKS = 1024
 TOLERANCE = 1.05
@@ -28,10 +28,10 @@ class MicroState(NamedTuple):
 
   count: Int32[Array, '']  # Steps taken.
   threshold: Float32[Array, '']  # The smallest magnitude that is selected.
-  selected: Int32[Array, '']  # By all workers at the last step.
-  selection: Float32[Array, '']  # The longest, in multiples of k / N.
+  selected: Int32[Array, '']  # Elements that all selected at the last step.
+  selection: Float32[Array, '']  # The longest one, in multiples of k / N.
   overflow: Float32[Array, '']  # The share of this worker's that did not fit.
-  error: list[Float32[Array, '...']]  # `flat.parts` of what it has yet to send.
+  error: list[Float32[Array, '...']]  # `flat.parts` of the unsent rest.
 
   @staticmethod
   def own(size: int) -> dict[str, Any]:
@@ -51,8 +51,9 @@ class MicroState(NamedTuple):
 class ExDynaState(NamedTuple):
   """State of `exdyna`, whose parts move blocks between neighbors.
 
-  It is that of `micro`, by part: only the first N elements of `blocks` and
-  `selected` are used, so the shapes do not depend on the number of workers N.
+  The other fields are as in `MicroState`. Only the first N elements of `blocks`
+  and `selected` are used, so the shapes do not depend on the number of workers
+  N.
   """
 
   count: Int32[Array, '']
@@ -94,9 +95,9 @@ def _division(size: int) -> tuple[int, int]:
   """Returns the number of blocks in a vector, and their length in elements.
 
   As in the published code, the length is rounded down to a multiple of 32, and
-  the last part has the elements that are left over. That code has no blocks for
-  fewer than 32,768 elements; here such a vector has one block per element, up
-  to 1,024, and their length is not rounded.
+  the last part gets the remaining elements. That code has no blocks for fewer
+  than 32,768 elements. Here such a vector has one block per element, up to
+  1,024, and the length is not rounded.
   """
   blocks = min(BLOCKS, size)
   length = size // blocks
@@ -126,14 +127,15 @@ def _blocks(state, workers, size) -> Int32[Array, ' N']:
 def _rebalanced(blocks, selected, share, least) -> Int32[Array, ' N']:
   """Moves at most one block between each pair of neighboring parts.
 
-  The pairs are visited from left to right. A block moves if one of the two has
-  more than 1.05 times the mean and the other less than the mean divided by
+  The pairs are visited from left to right. A block moves if one part has more
+  than 1.05 times the mean load and the other less than the mean divided by
   1.05. It then counts as a block with the average number of selected elements.
-  Averages are rounded down, as in the published code. Loads that slope gently,
-  such as 0.5, 1, 1, and 1.5 times the mean, stay as they are.
+  Averages are rounded down, as in the published code. Gently sloping loads,
+  such as 0.5, 1, 1, and 1.5 times the mean, do not change.
 
-  A block has this `share` of the vector, and a part keeps at least `least`.
-  `blocks` and `selected`, both int32 [N], are those in each part.
+  `share` is the share of a block in the vector, and `least` the fewest blocks
+  of a part. `blocks` and `selected`, both int32 [N], count blocks and selected
+  elements in each part.
   """
   total = jnp.sum(selected)
   mean = jnp.maximum(total // blocks.size, 1)

@@ -1,12 +1,12 @@
-"""Wires: how an average travels, as it is or in fewer bits.
+"""Wires: the encodings of an average, in float32 or in fewer bits.
 
-A compressed wire sends what has changed since the last consensus, which all
-workers know, and adds what rounding left out to what it sends next (error
-feedback), so nothing is lost, only delayed. An average takes two messages. In
-the first, each worker sends every other one its share of the vector (an
-all-to-all). It adds up what it receives in float32, and sends the mean of its
-share to all (an all-gather). The worker that rounds a mean keeps the error. All
-workers decode the same bits, so they stay bit-identical.
+A compressed wire sends the change since the last consensus, which all workers
+know. It adds its rounding errors to the next message (error feedback), so
+nothing is lost, only delayed. An average takes two messages. In the first, each
+worker sends every other worker its share of the vector (an all-to-all). It adds
+up the received shares in float32, and sends the mean of its share to all (an
+all-gather). The worker that rounds a mean keeps the error. All workers decode
+the same bits, so they stay bit-identical.
 
 References:
   Seide et al., `1-Bit Stochastic Gradient Descent`, Interspeech 2014 (error
@@ -40,15 +40,15 @@ class Wire(Part):
   Attributes:
     init: `init(tree) -> state`.
     mean: `mean(tree, state, where=None, count=None) -> (tree, state)`: the mean
-      over workers of the floating-point leaves, equal on all of them; `where`
+      over workers of the floating-point leaves, equal on all workers; `where`
       and `count` as in `consensus`.
-    rebase: `rebase(tree, state) -> state`, with the tree of all workers after
-      an averager has moved it on from the mean.
-    exact: whether values travel as they are.
+    rebase: `rebase(tree, state) -> state`, called after an averager has changed
+      the mean to `tree` on all workers.
+    exact: whether values travel without rounding.
     coarse: whether a value may be rounded to zero because others are larger.
     withholds: whether many changes are sent several averages later. That suits
-      sums of steps. A running average has forgotten the last mean by then, and
-      diverges as it is corrected twice.
+      sums of steps. A running average would forget the last mean meanwhile, be
+      corrected twice, and diverge.
     resize: the rule for the state of another number of workers, see `resizing`.
   """
 
@@ -64,7 +64,7 @@ class Wire(Part):
 
 @part
 def float32(*, axis_name: str = AXIS) -> Wire:
-  """Sends values as they are, in one all-reduce for each dtype."""
+  """Sends uncompressed values, in one all-reduce for each dtype."""
 
   def mean(tree, state, **members):
     return consensus(tree, **members, axis_name=axis_name), state
@@ -96,8 +96,8 @@ class Codec(NamedTuple):
 def integers(bits: int) -> Codec:
   """Returns the encoding in integers of 4 or 8 bits.
 
-  A block is rounded to multiples of its scale, from -m to m times, where m is
-  the largest integer.
+  A block is rounded to multiples of its scale, from -m to m, where m is the
+  largest integer.
   """
   most = 2 ** (bits - 1) - 1
 
@@ -109,16 +109,16 @@ def integers(bits: int) -> Codec:
 
 
 LEVELS, BORDER = (0.4528, 1.510), 0.9816
-"""The best two sizes for a Gaussian of variance 1, and what divides them."""
+"""The best two sizes for a Gaussian of variance 1, and the border between."""
 
 
 def two_levels() -> Codec:
-  """Returns the encoding in a sign and one of two sizes, so in 2 bits.
+  """Returns the encoding in a sign and one of two sizes, in 2 bits.
 
-  A value of a block is large if it is above `BORDER` times their root mean
-  square. The scale of the two `LEVELS` is that with the least squared error. So
-  the error is always less than the block, and 0.12 of it, squared, if values
-  are as a Gaussian's.
+  A value is large if it is above `BORDER` times the root mean square of its
+  block. The scale of the two `LEVELS` minimizes the squared error. So the error
+  is always less than the block; for Gaussian values, the squared error is 0.12
+  of the block's.
 
   References:
     Max, `Quantizing for Minimum Distortion`, IRE Trans. Inf. Theory 1960.
@@ -129,7 +129,7 @@ def two_levels() -> Codec:
     return jnp.where(codes < 0, -size, size)
 
   def quantize(blocks):
-    # Divided by the largest, so that no square exceeds float32.
+    # Divided by the largest value, so that no square exceeds float32.
     largest = jnp.max(jnp.abs(blocks), axis=-1, keepdims=True)
     unit = blocks / jnp.where(largest > 0, largest, 1)
     rms = jnp.sqrt(jnp.mean(unit**2, axis=-1, keepdims=True))
@@ -152,13 +152,13 @@ def _packed(
   Codes are packed into bytes; the bytes of the scales follow.
 
   Args:
-    bits: those of a code.
-    quantize: `quantize(blocks) -> (codes, scale)`, of blocks [..., BLOCK]:
-      whole numbers that are below 2 ** (bits - 1), and at least minus that.
-    values: `values(codes)`, what codes stand for with a scale of 1.
+    bits: the number of bits in a code.
+    quantize: `quantize(blocks) -> (codes, scale)`, for blocks [..., BLOCK]. The
+      codes are whole numbers from -2 ** (bits - 1) to 2 ** (bits - 1) - 1.
+    values: `values(codes)`, the decoded values with a scale of 1.
   """
   per_byte = 8 // bits
-  places = range(0, 8, bits)  # Of the lowest bit of each code in a byte.
+  places = range(0, 8, bits)  # The lowest bit of each code in a byte.
 
   def encode(x):
     blocks = x.reshape(*x.shape[:-1], -1, BLOCK)
@@ -206,7 +206,7 @@ class WireState(NamedTuple):
   """State of a compressed wire.
 
   `reference` is `flat.parts` of the last mean that traveled, equal on all
-  workers; `error` is what this worker has yet to send, in the same shapes.
+  workers; `error` is this worker's unsent rest, in the same shapes.
   """
 
   reference: list[Float32[Array, '...']]
@@ -221,13 +221,13 @@ def int8(*, axis_name: str = AXIS) -> Wire:
 
 @part
 def int4(*, axis_name: str = AXIS) -> Wire:
-  """Sends changes in 4 bits, integers from -7 to 7, with the same scales."""
+  """Sends changes in 4 bits, as integers from -7 to 7, with `int8`'s scales."""
   return _compressed(integers(4), axis_name, coarse=True)
 
 
 @part
 def int2(*, axis_name: str = AXIS) -> Wire:
-  """Sends changes in 2 bits, a sign and one of two sizes, scaled as well."""
+  """Sends changes in 2 bits: a sign, one of two sizes, and `int8`'s scales."""
   return _compressed(two_levels(), axis_name, coarse=True)
 
 
@@ -259,10 +259,10 @@ def sends_changes(
   """Returns a wire of the changes since the last consensus, with feedback.
 
   Args:
-    encode: `encode(change, error) -> (code, error)`, of vectors [size]: what
-      travels, and what it leaves out.
-    travel: `travel(code, count) -> (change, left)`: the mean change, and what
-      this worker has yet to send of it, or `None`; zeros may follow both.
+    encode: `encode(change, error) -> (code, error)`, for vectors [size]: the
+      message and the rest it leaves out.
+    travel: `travel(code, count) -> (change, left)`: the mean change, and this
+      worker's rest of the mean, or `None`; both may end with padding zeros.
     axis_name: the mapped axis.
     coarse: see `Wire`.
   """
@@ -276,10 +276,10 @@ def sends_changes(
     error, _ = flat.float32(state.error)
     code, left = encode(values - reference, error)
     left = jnp.where(jnp.isfinite(left), left, 0)
-    # A mean is not below 0 where nothing is, see `_floor`.
+    # A mean of nonnegative values must not be below 0, see `_floor`.
     negative = jnp.stack([jnp.any(leaf < 0) for leaf in flat.floats(tree)])
     if where is not None:
-      # A message of zeros is one of changes of zero.
+      # Zero bits decode to zero changes.
       code = jax.tree.map(
         lambda x: jnp.where(where, x, jnp.zeros_like(x)), code
       )
@@ -290,7 +290,7 @@ def sends_changes(
     if own is not None:
       left += own[: values.size]
     tree = _floor(rebuild(values), negative)
-    # All forget a mean that is not finite, or it would be sent forever.
+    # All workers forget a nonfinite mean; otherwise it would be sent forever.
     finite = jnp.isfinite(values)
     reference = keep(jnp.where(finite, values, reference))
     error = keep(jnp.where(finite, left, 0))
@@ -306,7 +306,7 @@ def sends_changes(
 def encoded(
   values: Float32[Array, ' size'], codec: Codec, workers: int
 ) -> tuple[Array, Float32[Array, ' size']]:
-  """Encodes a vector, a share for each worker; returns what is left, too."""
+  """Encodes a vector, one share per worker; returns the code and its error."""
   size, share = values.size, _share(values.size, workers)
   shares = jnp.pad(values, (0, workers * share - size)).reshape(workers, share)
   code = codec.encode(shares)
@@ -320,11 +320,11 @@ def exchanged(
   count: int | None = None,
   axis_name: str = AXIS,
 ) -> tuple[Float32[Array, ' padded'], Float32[Array, ' padded']]:
-  """Forms the mean of what workers have `encoded`, in two collectives.
+  """Forms the mean of the workers' `encoded` vectors, in two collectives.
 
-  Returns the mean, the same bits on all workers, and what this worker has yet
-  to send of it. With a `count`, so many workers count, and the codes of the
-  others are zeros.
+  Returns the mean, with the same bits on all workers, and this worker's
+  rounding error of the mean. With a `count`, only that many workers count, and
+  the codes of the others are zeros.
   """
   workers = lax.axis_size(axis_name)
   members = workers if count is None else count
@@ -349,10 +349,10 @@ def compressed_mean(
 ) -> tuple[Float32[Array, ' size'], Float32[Array, ' size']]:
   """Averages a vector over workers, in an all-to-all and an all-gather.
 
-  `error` is what this worker left out before. The results are the mean, the
-  same bits on all workers, and what this worker leaves out now. The mean over
-  workers of `values + error` is the mean that is returned plus the mean over
-  workers of the new error, up to float32's rounding.
+  `error` is this worker's unsent rest from before. The results are the mean,
+  with the same bits on all workers, and the new unsent rest. The mean over
+  workers of `values + error` equals the returned mean plus the mean over
+  workers of the new rest, up to float32's rounding.
   """
   code, left = encoded(values + error, codec, lax.axis_size(axis_name))
   mean, own = exchanged(code, codec, axis_name=axis_name)
@@ -365,11 +365,11 @@ def _share(size: int, workers: int) -> int:
 
 
 def _floor(mean: Any, negative: Bool[Array, ' leaves']) -> Any:
-  """Clips the mean at 0 in leaves that are nowhere negative on any worker.
+  """Clips the mean at 0 in leaves without a negative value on any worker.
 
   Rounding could make an average of variances or second moments negative, and
-  their square root NaN. The reference is not clipped, so the next average makes
-  up for it.
+  their square root NaN. The reference is not clipped, so the next average
+  compensates for the clipping.
   """
   flags = iter(negative)
 

@@ -5,8 +5,8 @@ workers alone, and XLA splits a worker's computation over the axes `DATA` and
 `FSDP` inside it. The functions here control that split. If a worker is one
 device, they return their argument.
 
-An island's mesh is that of one worker, and nothing is manual: what it sends
-passes through its host, as whole arrays.
+An island's mesh has a single worker, and no axis is manual: an island sends
+whole arrays through its host.
 
 References:
   Rajbhandari et al., `ZeRO: Memory Optimizations Toward Training Trillion
@@ -29,17 +29,17 @@ DATA = 'data'
 """The axis over which a worker's devices hold the same parameters."""
 
 FSDP = 'fsdp'
-"""The axis over which a worker's devices hold a part of the parameters each."""
+"""The axis over which a worker's devices each hold a part of the parameters."""
 
 SMALL = 1024
-"""Every device of a worker holds all of an array with fewer elements."""
+"""Arrays with fewer elements are not split within a worker."""
 
 
 def sizes() -> tuple[int, int]:
-  """Returns the sizes of `DATA` and `FSDP` in the worker that is being traced.
+  """Returns the sizes of `DATA` and `FSDP` in the traced worker.
 
-  They are 1 and 1 if it is one device. A user's own mesh may have axes of the
-  same names, which are left alone.
+  Both are 1 if the worker is one device. Axes of the same names in a user's
+  mesh are ignored.
   """
   mesh = jax.sharding.get_abstract_mesh()
   is_island = AXIS in mesh.auto_axes and mesh.shape[AXIS] == 1
@@ -51,15 +51,15 @@ def sizes() -> tuple[int, int]:
 
 
 def is_island() -> bool:
-  """Whether what is traced is an island of several devices."""
+  """Whether the traced function runs on an island of several devices."""
   manual = jax.sharding.get_abstract_mesh().manual_axes
   return not manual and sizes() != (1, 1)
 
 
 def split_axis(shape: tuple[int, ...], fsdp: int) -> int | None:
-  """Returns the axis along which an array is split: the longest that divides.
+  """Returns the axis along which an array is split: the longest divisible one.
 
-  It depends on the shape alone, so an optimizer's moments are split as the
+  It depends only on the shape, so an optimizer's moments are split as the
   parameters are.
   """
   if fsdp == 1 or math.prod(shape) < SMALL:
@@ -69,7 +69,7 @@ def split_axis(shape: tuple[int, ...], fsdp: int) -> int | None:
 
 
 def spec(shape: tuple[int, ...], fsdp: int) -> PartitionSpec:
-  """Returns how one worker's array is split between steps."""
+  """Returns the split of one worker's array between steps."""
   axis = split_axis(shape, fsdp)
   return PartitionSpec(*([] if axis is None else [None] * axis + [FSDP]))
 
@@ -81,15 +81,15 @@ def _cut(x: Any, *axes: Any) -> Any:
 
 
 def explicit_axes(x: Any) -> list[Any]:
-  """Returns the explicit axes of a user's own mesh that an array is split over.
+  """Returns the explicit axes of a user's mesh over which an array is split.
 
-  JAX reshapes such an array only if it is told how the result is split.
+  JAX reshapes such an array only with an explicit sharding of the result.
   """
   return [axis for axis in jax.typeof(x).sharding.spec if axis is not None]
 
 
 def at_rest(tree: Any) -> Any:
-  """Splits arrays as they are split between steps."""
+  """Splits arrays in the way used between steps."""
   _, fsdp = sizes()
   return jax.tree.map(lambda x: _cut(x, *spec(jnp.shape(x), fsdp)), tree)
 
@@ -108,14 +108,14 @@ _in_use.defvjp(lambda x: (_cut(x), None), lambda _, grad: (at_rest(grad),))
 
 
 def in_use(params: Any) -> Any:
-  """Gathers parameters for their use; their gradients are split at once."""
+  """Gathers parameters for a computation; splits their gradients at once."""
   return jax.tree.map(_in_use, params) if sizes()[1] > 1 else params
 
 
 def pack(leaves: Sequence[Any]) -> Any:
   """Packs arrays of one dtype into a vector split evenly over the devices.
 
-  Each device packs what it holds. Zeros pad the vector to a suitable length.
+  Each device packs its own parts. Zeros pad the vector to a suitable length.
   Islands may have different meshes, so their vectors are in the leaves' order.
   """
   if is_island():
@@ -135,7 +135,7 @@ def pack(leaves: Sequence[Any]) -> Any:
 
 
 def _rows(x, axis, fsdp):
-  """Reshapes a split array to [fsdp, *]: a row is what one device holds."""
+  """Reshapes a split array to [fsdp, *], with one row per device."""
   before, length, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
   x = x.reshape(*before, fsdp, length // fsdp, *after)
   return _by_row(jnp.moveaxis(x, axis, 0).reshape(fsdp, -1))
@@ -144,22 +144,22 @@ def _rows(x, axis, fsdp):
 def _by_row(matrix):
   """Pins each row of a matrix [fsdp, *] to its devices.
 
-  Otherwise XLA splits the matrix's inputs in other ways, in many messages.
+  Otherwise XLA splits the matrix's inputs differently, with many messages.
   """
   return _cut(matrix, FSDP)
 
 
 def all_gather(message: Any, axis_name: str) -> Any:
-  """Gathers the workers' messages, each device a part of them."""
+  """Gathers the workers' messages; each device gathers a part."""
   return in_parts(lambda part: lax.all_gather(part, axis_name), message)
 
 
 def in_parts(collective: Callable[[Any], Any], message: Any) -> Any:
-  """Runs a collective over workers to which each device contributes a part.
+  """Runs a collective over workers in parts, one for each device of a worker.
 
   All devices of a worker hold the message and get the result, but no byte
-  leaves the worker twice. The collective treats all elements of the last axis
-  alike.
+  leaves the worker twice. The collective must treat all elements of the last
+  axis alike.
   """
   devices = math.prod(sizes())
   if devices == 1 or is_island():
@@ -168,7 +168,7 @@ def in_parts(collective: Callable[[Any], Any], message: Any) -> Any:
   padding = [(0, 0)] * len(leading) + [(0, -size % devices)]
   padded = jnp.pad(message, padding)
   added = [None] * (jax.eval_shape(collective, padded).ndim - message.ndim)
-  # Manual over all axes: left to itself, XLA would gather before it sends.
+  # Manual over all axes: otherwise XLA would gather before it sends.
   split = jax.shard_map(
     collective,
     in_specs=PartitionSpec(*leading, (FSDP, DATA)),
