@@ -1,10 +1,10 @@
-"""The default config, from the places that declare its fields.
+"""The default config, collected from the declarations of its fields.
 
-`selsync_jax/fields.py` has the fields that belong to no constructor, docs/
-fields.md lists all of them. `config.sync` has only the fields of one method,
-which `--config=configs/digits.py:bsp` selects, as its constructor in
-`selsync_jax/methods/` or `selsync_jax/simulate/asynchronous/` declares them. A
-workload's config starts from this one and changes some fields.
+`selsync_jax/fields.py` has the fields that belong to no constructor;
+docs/fields.md lists all fields. `config.sync` has only the fields of one
+method, which `--config=configs/digits.py:bsp` selects. The method's constructor
+in `selsync_jax/methods/` or `selsync_jax/simulate/asynchronous/` declares them.
+A workload's config starts from this one and changes some fields.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ from selsync_jax.simulate.cluster import COMPUTE
 
 NO_OVERRIDES: Mapping[str, Any] = types.MappingProxyType({})
 PAPER: Mapping[str, Any] = types.MappingProxyType({'selsync': {'delta': 0.3}})
-"""The delta of the SelSync paper, for its own workloads."""
+"""The delta of the SelSync paper, for the paper's workloads."""
 
 
 def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
-  """The fields of one method: its constructor's defaults, then `overrides`."""
+  """Returns the fields of a method, with its defaults and `overrides`."""
   try:
     declared = _parameters(method)
   except ValueError as error:
@@ -45,11 +45,11 @@ def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
     return own  # An asynchronous method has no such parts.
   return {
     **own,
-    # Parts that replace the method's own, by name and fields, or fields that
-    # change its own; see docs/methods.md. Empty: as the method has it.
+    # Replacements for the method's parts, by name and fields, or fields that
+    # change its parts; see docs/methods.md. Empty: the method's own part.
     **{kind: {} for kind in methods.PARTS},
     # 'recompute': batch statistics stay local, and each evaluation estimates
-    # those of the consensus from one pass over the training data.
+    # the consensus's statistics from one pass over the training data.
     'model_state': getattr(methods.METHODS[method], 'model_state', 'mean'),
   }
 
@@ -57,7 +57,7 @@ def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
 def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
   if method in methods.METHODS or method in methods.REMOVED:
     return methods.parameters(method)
-  # It imports flax and more, which those above do not need.
+  # This import loads flax and more, which the methods above do not need.
   from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 
   every = methods.METHODS | ASYNCHRONOUS
@@ -65,7 +65,7 @@ def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
 
 
 def _default(parameter: inspect.Parameter) -> Any:
-  """A default that a flag can change; `None` needs the type it stands for."""
+  """Returns a default that a flag can change; `None` needs a type."""
   kind = rule(parameter.annotation).kind
   if parameter.default in (None, parameter.empty) and kind is object:
     raise ConfigError(
@@ -78,7 +78,7 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _unset(*tables: Mapping[str, Constructor]) -> dict[str, Any]:
-  """The fields of all constructors in some tables, not set."""
+  """Returns the fields of all constructors in some tables, not set."""
   return {
     name: config_dict.placeholder(rule(parameter.annotation).kind)
     for table in tables
@@ -88,7 +88,7 @@ def _unset(*tables: Mapping[str, Constructor]) -> dict[str, Any]:
 
 
 def _own() -> dict[str, Any]:
-  """The fields that belong to no constructor, nested, with their defaults."""
+  """Returns the fields of no constructor, nested, with their defaults."""
   return unflattened(
     {
       name: config_dict.placeholder(rule(field.rule).kind)
@@ -104,8 +104,8 @@ def split(
 ) -> tuple[str, str]:
   """Parses the argument of a workload's config file, `METHOD[,VARIANT]`.
 
-  Without a variant, it is empty. The variant `smoke` is small enough for a
-  laptop, on data that every machine has.
+  Without a variant, the second result is empty. The variant `smoke` is small
+  enough for a laptop, with data that every machine has.
   """
   method, _, variant = argument.partition(',')
   if variant not in variants and argument != method:
@@ -123,7 +123,7 @@ def set_optimizer(config: config_dict.ConfigDict, **given: Any) -> None:
 
 
 def shrink(config: config_dict.ConfigDict) -> None:
-  """Sets four workers on a CPU."""
+  """Sets four workers and float32, for a CPU."""
   config.workers = 4
   config.model.dtype = 'float32'
 
@@ -135,7 +135,7 @@ def get_config(
 
   Args:
     method: a name in `selsync_jax.methods.METHODS`.
-    overrides: by method, a workload's values for fields of that method.
+    overrides: a workload's values for fields of each method, by method.
   """
   config = _own()
   config['sync'] = _sync(method, overrides)

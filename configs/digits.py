@@ -10,8 +10,8 @@ parameters. A run takes seconds on a CPU.
 
 from selsync_jax.configs import base
 
-# This delta keeps nine of ten steps local. A model of your own needs none:
-# without it, a budget keeps as many local.
+# This delta keeps nine of ten steps local. A custom model needs no delta:
+# without one, a budget keeps as many steps local.
 OVERRIDES = {'selsync': dict(delta=1.0)}
 
 

@@ -6,16 +6,16 @@
 
 Not from a paper: ResNet-18 with 16 filters, on the 28x28 pixels of 54,000
 pictures, with SGD, warmup and cosine decay. In `noniid`, each of ten workers
-has one label. The data are four files in a folder, `--config.data.idx_dir=DIR`,
-which `apt install dataset-fashion-mnist` brings to Debian. `smoke` has the
-digits instead.
+has one label. The data set is four files in a folder,
+`--config.data.idx_dir=DIR`, which `apt install dataset-fashion-mnist` installs
+on Debian. `smoke` uses the digits instead.
 
 701,818 parameters.
 
-Measured, on 2 cores of an AMD EPYC, jax 0.10.2, seed 0: the whole workload was
-not run. Its first 120 steps, with the schedule of so many, reach 80.1 % on
-validation at LSSR 0.858. They took 20 s beside other work, so 3,376 take about
-ten minutes.
+Measured, on 2 cores of an AMD EPYC, jax 0.10.2, seed 0: the full workload was
+not run. A run of 120 steps, with its schedule, reaches 80.1 % on validation at
+LSSR 0.858. It took 20 s beside other work, so 3,376 steps take about ten
+minutes.
 """
 
 from selsync_jax.configs import base

@@ -12,8 +12,8 @@ The loss is the mean squared error. It is at least the variance of the noise,
 
 from selsync_jax.configs import base
 
-# Of 513 parameters, 1% would be fewer than one for each worker. With 2%, what
-# waits overshoots at this learning rate: MiCRO's threshold grows without end.
+# 1% of 513 parameters would be fewer than one for each worker. With 2%, waiting
+# elements overshoot at this learning rate: MiCRO's threshold grows without end.
 OVERRIDES = {name: dict(density=0.05) for name in ('top_k', 'micro', 'exdyna')}
 
 

@@ -20,10 +20,10 @@ Needs 4 accelerators. 10.8 million parameters.
 
 Measured, on 2 cores of an AMD EPYC, jax 0.10.2: the full workload was not run.
 The smoke variant, seed 0: perplexity per byte 6.07 on validation and 5.86 on
-test, at LSSR 0.910; its 600 steps take about 20 s. With the command above, mean
-and deviation of 3 seeds, at the best learning rate of both (0.024), perplexity
-on validation: BSP 5.761 +- 0.047, SelSync 5.974 +- 0.074 at LSSR 0.910 with
-9.0 % of BSP's bytes.
+test, at LSSR 0.910; its 600 steps take about 20 s. The command above gives, at
+the best learning rate of both (0.024), perplexity on validation (mean and
+deviation of 3 seeds): BSP 5.761 +- 0.047, SelSync 5.974 +- 0.074 at LSSR 0.910
+with 9.0 % of BSP's bytes.
 """
 
 from selsync_jax.configs import base
@@ -46,7 +46,7 @@ def get_config(argument: str = 'selsync'):
     dropout=0.1,
     dtype='bfloat16',
     attention='auto',  # A GPU's fused kernel, if there is no dropout.
-    remat=False,  # Or compute activations twice, to need less memory.
+    remat=False,  # True recomputes activations, to save memory.
   )
   base.set_optimizer(
     config,

@@ -7,7 +7,7 @@ Paper: Tyagi and Swany, CLUSTER 2023, table I: perplexity 89.91 at LSSR 0.725
 with delta 0.3 (BSP 90.02), on 16 V100 GPUs in 4 servers at 5 Gbit/s. Model,
 batch size, optimizer, learning rate and decay are the paper's. 3 epochs are the
 28,000 iterations of its BSP. The paper does not say whether gradients are
-clipped; the norm of 2.0 is that of the released code.
+clipped; the norm of 2.0 is from the released code.
 
 Needs 16 accelerators. With 267,735 words, the embedding and the last layer have
 107 million parameters.

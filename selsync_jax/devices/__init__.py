@@ -1,1 +1,1 @@
-"""Workers on devices: the layout, the mappers, and the arrays of all."""
+"""Workers on devices: the layout, the mappers, and the workers' arrays."""

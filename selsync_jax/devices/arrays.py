@@ -1,9 +1,10 @@
 """Arrays over the workers of all processes.
 
 The leading axis of an array is the workers, in the order of the processes. A
-local array has the rows of this process's workers. A global one has the rows of
-all workers, and a process holds those parts that lie on its own devices: under
-`mesh`, and for a checkpoint. With one process the two are the same.
+local array has the rows of this process's workers. A global array has the rows
+of all workers, and a process holds the parts on its devices; the mapper `mesh`
+and checkpoints use global arrays. With one process, local and global arrays are
+the same.
 """
 
 from typing import Any
@@ -30,9 +31,9 @@ def local_values(array: Any) -> np.ndarray:
 def first_worker(tree: Any, copies: bool = True) -> Any:
   """Copies the rows of arrays [workers, ...] of this process's first worker.
 
-  All processes must call this, as a worker may be in several of them. In that
-  case its devices gather one array at a time, never all of them. A process gets
-  `None`s unless it `copies`.
+  All processes must call this, because a worker may span several processes. In
+  that case its devices gather one array at a time, never all of them. A process
+  gets `None`s unless it `copies`.
   """
 
   def first(array):
@@ -50,7 +51,7 @@ def first_worker(tree: Any, copies: bool = True) -> Any:
 
 
 def placed(array: Any, sharding: Sharding) -> Any:
-  """Returns an array that every process has on its host where it belongs."""
+  """Places an array on the devices, if every process has it on its host."""
   if isinstance(array, jax.Array):
     return array
   return jax.make_array_from_callback(
@@ -59,9 +60,9 @@ def placed(array: Any, sharding: Sharding) -> Any:
 
 
 def everywhere(array: Any) -> Any:
-  """Returns an array of several processes as each of them can read it.
+  """Replicates an array of several processes, so that each can read it.
 
-  All of them must call this.
+  All processes must call this.
   """
   if array.is_fully_addressable or array.is_fully_replicated:
     return array
@@ -82,7 +83,7 @@ def gather(tree: Any, workers: int) -> Any:
   """Gathers host arrays [..., local workers] to [..., workers].
 
   All leaves are sent in one exchange, as bytes: on a slow network, the number
-  of exchanges determines the time. A worker may be in several processes.
+  of exchanges determines the time. A worker may span several processes.
   """
   if jax.process_count() == 1:
     return tree
@@ -97,7 +98,7 @@ def gather(tree: Any, workers: int) -> Any:
 
 
 def to_global(tree: Any) -> Any:
-  """Joins local arrays of all processes; leaves global ones as they are."""
+  """Joins local arrays of all processes; returns global arrays unchanged."""
   if jax.process_count() == 1 or not _is_local(tree):
     return tree
   return multihost_utils.host_local_array_to_global_array(
@@ -106,7 +107,7 @@ def to_global(tree: Any) -> Any:
 
 
 def to_global_shapes(shapes: Any) -> Any:
-  """Does what `to_global` does, for `jax.ShapeDtypeStruct`s."""
+  """Applies `to_global` to `jax.ShapeDtypeStruct`s."""
   processes = jax.process_count()
   if processes == 1 or not _is_local(shapes):
     return shapes
@@ -120,7 +121,7 @@ def to_global_shapes(shapes: Any) -> Any:
 
 
 def to_local(tree: Any, like: Any) -> Any:
-  """Inverts `to_global`; `like` has the shapes of the arrays before it."""
+  """Inverts `to_global`; `like` has the shapes of the local arrays."""
   if jax.process_count() == 1 or not _is_local(like):
     return tree
   return multihost_utils.global_array_to_host_local_array(
@@ -129,7 +130,7 @@ def to_local(tree: Any, like: Any) -> Any:
 
 
 def _is_local(tree: Any) -> bool:
-  """Whether arrays, or the shapes of arrays, lie in this process alone."""
+  """Whether arrays, or their shapes, belong to this process alone."""
   leaves = jax.tree.leaves(tree)
   return all(leaf.sharding.is_fully_addressable for leaf in leaves)
 

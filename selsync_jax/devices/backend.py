@@ -1,4 +1,4 @@
-"""Starts JAX on its devices, or says in one line why that is impossible."""
+"""Starts JAX on its devices, or explains in one line why it cannot."""
 
 from collections.abc import Callable
 import contextlib
@@ -20,12 +20,12 @@ from selsync_jax.cluster.processes import Cluster
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import layout, mappers
 
-# What JAX, orbax and a small run need: (limit, its flag, the least, its unit).
+# Needs of JAX, orbax and a small run: (limit, its flag, the least, its unit).
 _LIMITS = (
   (resource.RLIMIT_NOFILE, 'n', 256, 1),
   (resource.RLIMIT_AS, 'v', 4_000_000, 1024),
 )
-# From malloc.h, each with the most that it may be by the manual of mallopt.
+# From malloc.h, each with the largest value that the manual of mallopt allows.
 _TRIM_THRESHOLD = -1, 2**31 - 1
 _MMAP_THRESHOLD = -3, 32 * 2**20
 _PATIENCE = 30  # Seconds for the trial; a flag is refused within 0.1 s.
@@ -40,11 +40,11 @@ def start(
   data: int = 1,
   fsdp: int = 1,
 ) -> Cluster:
-  """Starts JAX: every command calls this once, before it uses JAX.
+  """Starts JAX; every command calls this once, before it uses JAX.
 
   It prints a line if JAX falls back to the CPU although it has a plugin for
-  CUDA. The processes that `join` connects also hear of it if JAX cannot start
-  here. A CPU gets virtual devices for the workers, if their mapper needs them.
+  CUDA. If JAX cannot start here, the processes that `join` connects also learn
+  of it. A CPU gets virtual devices for the workers, if their mapper needs them.
 
   Raises:
     ConfigError: if the shell allows too few open files or too little memory; if
@@ -84,7 +84,7 @@ def check(device: str) -> None:
 
 
 def check_workers(mapper: str, workers: int, data: int, fsdp: int) -> None:
-  """Raises `ConfigError` if JAX has started with too few devices for these."""
+  """Raises `ConfigError` if JAX has too few devices for the workers."""
   try:
     mappers.choose(mapper, workers, data, fsdp).check()
   except ConfigError as error:
@@ -98,18 +98,18 @@ def check_workers(mapper: str, workers: int, data: int, fsdp: int) -> None:
 
 
 def memory() -> int:
-  """Returns the bytes of memory of a device; a CPU has those of the host."""
+  """Returns a device's memory in bytes; for a CPU, the host's memory."""
   stats = jax.local_devices()[0].memory_stats() or {}
   host = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
   return stats.get('bytes_limit', host)
 
 
 def keep_memory() -> None:
-  """Lets the C library keep most of what a step has freed, for the next one.
+  """Makes the C library keep most of a step's freed memory for the next step.
 
-  By default glibc returns what is free at the end of its heap to the kernel,
-  and each step faults its arrays in anew, page by page. Another C library is
-  left as it is.
+  By default glibc returns free memory at the end of its heap to the kernel, and
+  each step faults its arrays in again, page by page. Other C libraries are not
+  changed.
   """
   mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: 0)
   mallopt(*_MMAP_THRESHOLD)
@@ -117,7 +117,7 @@ def keep_memory() -> None:
 
 
 def _check_limits() -> None:
-  """Lifts soft limits that are too low; a hard one is a `ConfigError`."""
+  """Raises soft limits that are too low; a low hard one is a `ConfigError`."""
   for limit, flag, least, unit in _LIMITS:
     soft, hard = resource.getrlimit(limit)
     if soft == resource.RLIM_INFINITY or soft >= least * unit:
@@ -133,14 +133,14 @@ def _check_limits() -> None:
 def _check_flags() -> None:
   """Raises `ConfigError` if XLA would abort this process for its flags.
 
-  A child tries them, as XLA lets nobody catch that. This comes before JAX is
-  used: a process may not fork later.
+  A child tries the flags, because the abort cannot be caught. This must happen
+  before JAX is used: a process may not fork later.
   """
   if not os.environ.get('XLA_FLAGS'):
     return
   source, sink = os.pipe()
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # Of threads; none of ours holds a lock.
+    warnings.simplefilter('ignore')  # About threads; ours hold no lock.
     child = os.fork()
   if not child:
     _try_flags(sink)
@@ -154,8 +154,8 @@ def _check_flags() -> None:
 
 
 def _try_flags(sink: int) -> None:
-  """Starts JAX in the child, writes its errors into a pipe, and ends."""
-  signal.set_wakeup_fd(-1)  # The parent's.
+  """Starts JAX in the child, writes its errors to a pipe, and exits."""
+  signal.set_wakeup_fd(-1)  # It belongs to the parent.
   signal.signal(signal.SIGALRM, signal.SIG_DFL)
   signal.alarm(_PATIENCE)
   os.dup2(sink, 2)

@@ -1,8 +1,8 @@
-"""Workers one after another on one device, where they need no other worker.
+"""Runs workers one after another on one device, between their collectives.
 
 Under `vmap`, all workers need their activations at the same time, and a
 convolution with a kernel per worker becomes a grouped one, which is slow on a
-CPU. One at a time, each needs only the memory and the time that it needs alone.
+CPU. In turn, each worker needs only its own memory and time.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from selsync_jax import traced
 def in_turn(fn: Callable[..., Any]) -> Callable[..., Any]:
   """Returns `fn` of one worker so that `vmap` loops over the workers.
 
-  It must not have collectives.
+  `fn` must not have collectives.
   """
   return sequential_vmap(in_loop(fn))
 
 
 def in_loop(fn: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns `fn` so that it is fast inside a loop, too.
+  """Returns a version of `fn` that is also fast inside a loop.
 
   XLA brings convolutions into the layout of its fast kernels, but on a CPU only
-  outside loops. Inside one, the gradient of a kernel takes 20 times as long, so
-  they get that layout here.
+  outside loops. Inside a loop, the gradient of a kernel takes 20 times as long.
+  So this function sets the layout itself.
   """
 
   def canonical(*args):
@@ -42,7 +42,7 @@ def in_loop(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _canonical(eqn: Any, values: list[Any]) -> list[Any] | None:
-  """Evaluates convolutions, also those inside `jax.jit`."""
+  """Evaluates convolutions, also inside `jax.jit`."""
   if traced.name(eqn) == 'conv_general_dilated':
     return [_convolution(*values, **eqn.params)]
   if traced.name(eqn) == 'jit':

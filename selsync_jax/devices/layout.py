@@ -1,4 +1,4 @@
-"""Workers of several devices each, in one program."""
+"""Workers with several devices each, in one program."""
 
 from collections.abc import Callable
 import dataclasses
@@ -29,7 +29,7 @@ from selsync_jax.sync.consensus import AXIS
 
 @dataclasses.dataclass(frozen=True)
 class Layout(Slices, Mapper):
-  """Workers of several devices each, under `jax.shard_map`.
+  """Workers with several devices each, under `jax.shard_map`.
 
   Arrays are global: they have the rows of all workers. For the attributes see
   `Slices`.
@@ -54,8 +54,8 @@ class Layout(Slices, Mapper):
   def spread(self, shape: tuple[int, ...]) -> NamedSharding:
     """Returns a sharding over as many devices as can share the array evenly.
 
-    Another number of workers' state is read with it, a part on each device. The
-    part lies in the one that the device will keep of its own worker.
+    It is for reading the state of another number of workers, a part on each
+    device. This part is within the device's part of its own worker.
     """
     names = self.mesh.axis_names[::-1]
     for over in (names[:i] for i in range(len(names), 0, -1)):
@@ -66,12 +66,12 @@ class Layout(Slices, Mapper):
     return NamedSharding(self.mesh, PartitionSpec())
 
   def create(self, init: Callable[[jax.Array], Any]) -> Any:
-    """Returns the state of all workers, each as `init(worker)` makes it.
+    """Returns the state of all workers, from `init(worker)` for each.
 
     Args:
       init: a function from the worker's index, int32 [], to its state. Random
-        keys must depend on the worker; parameters must not. It warns of
-        floating-point leaves that do.
+        keys must depend on the worker; parameters must not. A floating-point
+        leaf that does causes a warning.
     """
     workers, differ = jnp.arange(self.workers, dtype=jnp.int32), {}
 
@@ -96,10 +96,10 @@ class Layout(Slices, Mapper):
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     """Maps `fn` by `jax.shard_map`, manual over the workers alone.
 
-    The result places arrays that are on the host as batches, [this process's
-    workers, examples, ...]. Its `__wrapped__` is the compiled function, which
-    takes arrays on the devices. It raises `ValueError` for an argument whose
-    leading axis is not the workers.
+    The result places arrays on the host as batches, [this process's workers,
+    examples, ...]. Its `__wrapped__` is the compiled function, which takes
+    arrays on the devices. It raises `ValueError` for an argument whose leading
+    axis is not the workers.
     """
 
     def one(*args):
@@ -132,7 +132,7 @@ class Layout(Slices, Mapper):
 
     @functools.wraps(compiled)
     def call(*args):
-      # A mesh that the caller has set with `jax.set_mesh` is another one.
+      # The caller may have set another mesh with `jax.set_mesh`.
       with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
         return compiled(
           *(args if by_jit else jax.tree.map_with_path(placed, args))
@@ -143,11 +143,11 @@ class Layout(Slices, Mapper):
   def check(self) -> None:
     """Raises `ConfigError` if the devices cannot hold the workers."""
     super().check()
-    _ = self.mesh  # Raises if the processes have unequally many.
+    _ = self.mesh  # Raises if a process has too few devices.
 
 
 def _note_if_batched(found: dict[str, bool], path: Any, x: Any) -> Any:
-  """Returns a leaf; notes its name if vmap batches it and it is no integer."""
+  """Returns a leaf; notes the name of a floating-point leaf batched by vmap."""
   if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
     return x
 
@@ -186,10 +186,10 @@ def _check_rows(path: Any, x: Any, workers: int) -> None:
 def make_devices(
   workers: int, processes: int = 1, data: int = 1, fsdp: int = 1
 ) -> None:
-  """Gives a CPU the virtual devices of this process's share of the workers.
+  """Gives a CPU virtual devices for this process's share of the workers.
 
-  Other machines keep the devices they have. Call it before JAX is used. The
-  processes must be able to share the devices evenly.
+  It has no effect on other devices. Call it before JAX is used. The processes
+  must be able to share the devices evenly.
   """
   inside = data * fsdp
   devices = workers * inside

@@ -1,8 +1,8 @@
-"""What every mapper can do: one worker's function over all workers.
+"""The base class of mappers, which run one worker's function over all workers.
 
 State is worker-stacked: every leaf has a leading axis of workers, because
-between synchronizations workers really differ. A mapper runs one worker's
-function over all rows, and places the rows where its results lie.
+workers differ between synchronizations. A mapper runs one worker's function
+over all rows, and places rows on the same devices as its results.
 """
 
 import abc
@@ -21,17 +21,17 @@ from selsync_jax.devices import arrays
 
 Function = Callable[..., Any]
 Donated = tuple[int, ...]
-"""The arguments whose memory a compiled function may take for its result."""
+"""The arguments whose memory a compiled function may reuse for its result."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Mapper(abc.ABC):
-  """How the workers share the devices.
+  """A mapping of the workers to the devices.
 
   Attributes:
     workers: N, the number of workers of all processes.
     name: the mapper's name in a config.
-    compiles: whether `replicate` and `compute` compile the function they get.
+    compiles: whether `replicate` and `compute` compile their function.
   """
 
   workers: int
@@ -61,27 +61,26 @@ class Mapper(abc.ABC):
     """
 
   def alone(self, fn: Function) -> Function:
-    """Returns what a mapped function calls in place of `fn`.
+    """Returns the function that a mapped function should call in place of `fn`.
 
-    `fn` is a part of it that has no collectives.
+    `fn` must not have collectives.
     """
     return fn
 
   @abc.abstractmethod
   def sharding(self, shape: tuple[int, ...]) -> Sharding:
-    """Returns where a result [workers, ...] of a mapped function lies."""
+    """Returns the sharding of a mapped function's result [workers, ...]."""
 
   def place(self, tree: Any) -> Any:
     """Places host arrays [this process's workers, ...] on the devices.
 
-    They pass through a mapped program, so that they are laid out as its
-    results are. State placed in another way would make the first step compile
-    twice.
+    They pass through a mapped program, so that they get the layout of its
+    results. With another layout, the first step would compile twice.
     """
     return self.map_workers(lambda tree: tree)(tree)
 
   def stack(self, tree: Any) -> Any:
-    """Stacks one worker's `tree` for all `rows`: workers start equal."""
+    """Repeats one worker's `tree` for all `rows`, since workers start equal."""
     count = len(self.rows)
     return jax.tree.map(
       lambda x: np.broadcast_to(np.asarray(x), (count, *np.shape(x))), tree
@@ -90,9 +89,9 @@ class Mapper(abc.ABC):
   def compute(
     self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """Returns the state [rows, ...] that `fn` makes, on its devices.
+    """Returns the state [rows, ...] from `fn`, on its devices.
 
-    A mapper that compiles `fn` takes the compiler options of `jax.jit`.
+    A mapper that compiles `fn` uses the compiler options of `jax.jit`.
     """
     del compiler_options
     return self.place(fn(*args))
@@ -100,7 +99,7 @@ class Mapper(abc.ABC):
   def replicate(
     self, init: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """Returns the state of all `rows`, each as `init(*args)` makes it.
+    """Returns the state of all `rows`, from `init(*args)` for each.
 
     The arguments are arrays of one worker, on the host.
     """
@@ -113,16 +112,16 @@ class Mapper(abc.ABC):
   def abstract(self, tree: Any) -> Any:
     """Returns the shapes of one worker's `tree` stacked, with shardings.
 
-    The shardings are those of a mapped function's results: state that is
-    restored with them needs no pass through the devices, and the first step
-    does not compile a second time for it.
+    The shardings are the same as for a mapped function's results. So restored
+    state needs no pass through the devices, and the first step does not compile
+    twice.
     """
     return split(abstract(tree, len(self.rows)), self.sharding)
 
   def abstract_saved(self, tree: Any, workers: int) -> Any:
-    """Returns the shapes in which to read another number of workers' state.
+    """Returns the shapes for reading the state of another number of workers.
 
-    Those without a sharding are read into the host's memory.
+    Arrays without a sharding are read into the host's memory.
     """
     return abstract(tree, workers)
 
@@ -163,7 +162,7 @@ def abstract(tree: Any, count: int) -> Any:
 
 
 def split(shapes: Any, sharding: Callable[[tuple[int, ...]], Sharding]) -> Any:
-  """Gives `jax.ShapeDtypeStruct`s the sharding that belongs to their shape."""
+  """Gives `jax.ShapeDtypeStruct`s the sharding for their shape."""
   return jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(
       x.shape, x.dtype, sharding=sharding(x.shape)

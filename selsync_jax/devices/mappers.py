@@ -1,9 +1,9 @@
 """The mappers: a worker per device, all on one, or each a slice of a mesh.
 
-The same functions of one worker run under `jax.pmap`; under `jit(vmap)`, where
-`map` takes the workers in turn wherever they do not communicate; or under
-`shard_map`. The arrays of a mesh are global, those of the others hold the rows
-of this process's workers.
+The same functions of one worker run under `jax.pmap`, `jit(vmap)` or
+`shard_map`. With `map`, workers under `vmap` run in turn wherever they do not
+communicate. The arrays of a mesh are global; arrays of other mappers hold the
+rows of this process's workers.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ class Vmap(Mapper):
 
 @dataclasses.dataclass(frozen=True)
 class Map(Vmap):
-  """All workers on the first device, in turn where they need no other one."""
+  """All workers on the first device, in turn between collectives."""
 
   name: ClassVar[str] = 'map'
 
@@ -75,11 +75,11 @@ class Map(Vmap):
 
 
 def choose(name: str, workers: int, data: int = 1, fsdp: int = 1) -> Mapper:
-  """Returns the mapper of a name, or the fastest one here for `auto`.
+  """Returns the mapper of a name, or the fastest mapper here for `auto`.
 
-  Each worker gets a device of its own, if there are enough of them. Otherwise
-  `map` is the faster one on a CPU (`python -m benchmarks.speed.mappers`). Only
-  `mesh` has `data` and `fsdp`, see `Layout`.
+  With enough devices, `auto` gives each worker its own. Otherwise `map` is
+  faster on a CPU (`python -m benchmarks.speed.mappers`). Only `mesh` has `data`
+  and `fsdp`, see `Layout`.
   """
   if name == Layout.name:
     return Layout(workers, data, fsdp)

@@ -1,4 +1,4 @@
-"""Where the arrays of workers lie that are slices of a mesh."""
+"""Placement of arrays for workers that each own a slice of a mesh."""
 
 import dataclasses
 import functools
@@ -19,17 +19,17 @@ from selsync_jax.sync.worker_mesh import AXIS
 
 @dataclasses.dataclass(frozen=True)
 class Slices:
-  """Workers that are slices of a mesh.
+  """Workers that each own a slice of a mesh.
 
-  Inside a worker, the examples of its batch are split over all devices. The
-  state that it keeps from step to step is split over the axis `fsdp`, see
-  `worker_mesh.spec`; over the axis `data`, every device has the same.
+  Inside a worker, the examples of its batch are split over all devices. Its
+  state between steps is split over the axis `fsdp`, see `worker_mesh.spec`, and
+  replicated over the axis `data`.
 
   Attributes:
     workers: N, the number of workers of all processes.
     data: the number of devices inside a worker that hold the same parameters.
-    fsdp: the number of devices inside a worker that hold a part of the
-      parameters each.
+    fsdp: the number of devices inside a worker that each hold a part of the
+      parameters.
   """
 
   workers: int
@@ -59,10 +59,10 @@ class Slices:
       ConfigError: if a process has too few devices.
     """
     axes = {AXIS: self.workers}
-    if self.devices_per_worker > 1:  # Otherwise the program is that of pmap.
+    if self.devices_per_worker > 1:  # Otherwise it is the same program as pmap.
       axes |= {worker_mesh.DATA: self.data, worker_mesh.FSDP: self.fsdp}
     shape, count = tuple(axes.values()), jax.process_count()
-    if math.prod(shape) == 1:  # It is in this process.
+    if math.prod(shape) == 1:  # The only device is in this process.
       count = 1
     each, devices = math.prod(shape) // count, []
     for process in range(count) if count > 1 else [jax.process_index()]:
@@ -80,14 +80,14 @@ class Slices:
     )
 
   def sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Returns how an array [workers, ...] lies from step to step."""
+    """Returns the sharding of an array [workers, ...] between steps."""
     if 0 in shape:  # XLA does not split an empty array.
       return NamedSharding(self.mesh, PartitionSpec())
     spec = worker_mesh.spec(shape[1:], self.fsdp)
     return NamedSharding(self.mesh, PartitionSpec(AXIS, *spec))
 
   def batch_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
-    """Returns how a batch [workers, examples, ...] lies.
+    """Returns the sharding of a batch [workers, examples, ...].
 
     If a worker's devices cannot share the examples evenly, each has all.
     """
@@ -106,9 +106,9 @@ class Slices:
   def compute(
     self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """Returns the state that `fn(*args)` makes, already split.
+    """Returns the state from `fn(*args)`, already split.
 
-    Arrays of one worker that are on the host are split like the state.
+    Arrays of one worker on the host are split like the state.
     """
 
     def placed(x):
@@ -125,4 +125,4 @@ class Slices:
 
 
 ONE = Slices(1)
-"""A worker of one device."""
+"""A worker with one device."""

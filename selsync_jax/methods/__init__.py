@@ -1,8 +1,8 @@
 """The registry of synchronization methods.
 
 A method is a constructor that returns a `Strategy`; its keyword arguments are
-its fields in `config.sync`. Most of the built-in ones are rows of `table`, and
-`adaptive` has the others. Everything else that lists methods or fields (config
+its fields in `config.sync`. Most built-in methods are rows of `table`; the
+others are in `adaptive`. Everything else that lists methods or fields (config
 defaults, flags, docs, the conformance suite, comparisons) reads this table.
 """
 
@@ -28,19 +28,19 @@ METHODS = config.Registry(
 )
 
 REMOVED = {'budgeted': 'selsync with sync.lssr or sync.bytes_per_step'}
-"""Methods of earlier versions, and what replaces them."""
+"""Methods of earlier versions, and their replacements."""
 
 MODEL_STATE = {'mean': True, 'recompute': False}
 """Whether batch statistics are averaged with the parameters. Otherwise they
-stay local, and every evaluation estimates those of the consensus."""
+stay local, and every evaluation estimates statistics for the consensus."""
 
 
 def register_method(method: Callable[..., Strategy]) -> Callable[..., Strategy]:
-  """Adds a method of your own to the table, under its own name.
+  """Adds a custom method to the table, under the constructor's name.
 
-  It decorates a constructor like the built-in ones. In a config file, it runs
-  wherever the file is loaded: by `train`, `compare` and their processes. If
-  another method has this name, that is a `ConfigError`.
+  This decorates a constructor like the built-in ones. In a config file, it runs
+  wherever the file is loaded: by `train`, `compare` and their processes. Raises
+  `ConfigError` if another method has this name.
 
   Example:
     >>> from selsync_jax import methods
@@ -58,7 +58,7 @@ def register_method(method: Callable[..., Strategy]) -> Callable[..., Strategy]:
 def parameters(method: str) -> dict[str, inspect.Parameter]:
   """Returns the fields of a method, as its constructor declares them.
 
-  If there is no such method, that is a `ValueError`.
+  Raises `ValueError` if there is no such method.
   """
   if method in REMOVED and method not in METHODS:
     raise ValueError(f'{method!r} is now {REMOVED[method]}')
@@ -80,7 +80,7 @@ class BoundStrategy(NamedTuple):
   def __call__(self, context: Context) -> Strategy:
     """Returns the strategy of a run.
 
-    An error in a method of the user's own is a `ConfigError`.
+    An error in a user's method becomes a `ConfigError`.
     """
     preset = self.method(context)
     with self.method.errors('sync'):
@@ -93,9 +93,9 @@ class BoundStrategy(NamedTuple):
 def bind_strategy(sync: Mapping[str, Any]) -> BoundStrategy:
   """Binds the `sync` of a config.
 
-  Its `method` is a name in `METHODS`; fields that are not the method's must be
+  The field `method` is a name in `METHODS`; fields of other methods must be
   `None`. A name in `PARTS` replaces or changes that part, see `bind_changes`.
-  Its `model_state` is a name in `MODEL_STATE`.
+  The field `model_state` is a name in `MODEL_STATE`.
   """
   given = dict(sync)
   method = given['method']

@@ -1,7 +1,7 @@
 """Methods that synchronize when the training needs it.
 
-How large a gradient's change is depends on the model, the data, the batch size
-and the number of workers. Without a delta, a budget finds a suitable one.
+The size of gradient changes depends on the model, the data, the batch size and
+the number of workers. Without a delta, a budget finds a suitable one.
 """
 
 from typing import Any, Literal
@@ -42,7 +42,7 @@ def selsync(
   """Averages when a gradient changes by delta: `selsync(delta)`, `mean()`.
 
   Without a delta it keeps to a budget: `budgeted(selsync(0.3), lssr)`, which
-  starts from the first change that it measures.
+  starts from the first measured change.
 
   Args:
     delta: the threshold on the relative gradient change; 0 averages at every
@@ -51,15 +51,15 @@ def selsync(
       0.9, unless `delta` or another budget is set. Not in the paper.
     bytes_per_step: the budget in bytes that a worker sends for
       synchronization, on average over steps. Not in the paper.
-    link_share: the budget as the share of the time in which an average is on
-      its way, in (0, 1], for islands whose averages have a delay. Not in the
+    link_share: the budget as the share of the time in which an average is in
+      flight, in (0, 1], for islands whose averages have a delay. Not in the
       paper.
     smoothing: the weight of the newest squared gradient norm, in (0, 1]. `None`
       is the paper's N / 100.
     quorum: the share of workers that must reach delta, in (0, 1]. `None` is the
       paper's rule: one worker is enough.
-    vote_delay: steps from a flag to the synchronization it asks for, 0 or 1;
-      the paper's is 0.
+    vote_delay: steps from a flag to its synchronization, 0 or 1; the paper's is
+      0.
     vote_every: steps from one vote to the next; the paper's is 1.
     max_period: the most steps from one average to the next. `None` sets no
       bound, as in the paper.
@@ -100,9 +100,9 @@ def selsync_paper(
 ) -> Strategy:
   """Averages when a gradient changes by delta, smoothed by N / 100.
 
-  This is SelSync with the settings of its paper, for 16 workers. Nothing bounds
-  the steps between two averages. With few workers the measured change is small:
-  at delta 0.3, four workers may never synchronize after their first step.
+  This is SelSync with its paper's settings, for 16 workers. The steps between
+  two averages are unbounded. With few workers the measured change is small: at
+  delta 0.3, four workers may never synchronize after their first step.
 
   Args:
     delta: the threshold on the relative gradient change; 0 averages at every

@@ -1,9 +1,9 @@
-"""The registry of the parts that a method is composed of.
+"""The registry of the parts of methods.
 
 A part is a constructor in `selsync_jax.sync`. Its parameters are the fields of
-the part in the config, except those that the run provides (`Context`) and the
-mapped axis. A parameter that is itself a part, or an optimizer, is given in the
-config by its name and its own fields.
+the part in the config, except for values from the run (`Context`) and the
+mapped axis. If a parameter is itself a part, or an optimizer, the config has
+its name and its fields.
 """
 
 from collections.abc import Mapping
@@ -95,7 +95,7 @@ PARTS: dict[str, dict[str, Constructor]] = {
 }
 
 BARE = dict.fromkeys(PARTS, 'name') | {'delay': 'steps'}
-"""By kind, the field that a value alone sets, as in `sync.wire=int8`."""
+"""The field set by a plain value, as in `sync.wire=int8`, by kind."""
 
 KINDS: dict[Any, str] = {
   Trigger: 'trigger',
@@ -103,18 +103,18 @@ KINDS: dict[Any, str] = {
   Reducer: 'reducer',
   wires.Wire: 'wire',
 }
-"""By the annotation of a parameter that is itself a part, the part's kind."""
+"""The kinds of parts, by the annotation of a parameter that takes one."""
 
 
 class Context(NamedTuple):
   """The values of a run that its method may need.
 
-  If a parameter of a part's constructor has one of these names, it receives the
-  value here and is not a field of the config. The learning rate is the local
+  If a parameter of a part's constructor has one of these names, it receives
+  this value and is not a field of the config. The learning rate is the local
   optimizer's.
   """
 
-  steps_per_epoch: int  # In which the workers together read one data set.
+  steps_per_epoch: int  # Steps in which all workers together read the data set.
   seed: int
   learning_rate: optax.Schedule = optax.constant_schedule(0.1)
 
@@ -128,10 +128,11 @@ def parameters(constructor: Constructor) -> dict[str, inspect.Parameter]:
 
 
 def bind_part(kind: str, given: Any, path: str) -> Bound:
-  """Binds a part of the config; call the result with what the run provides.
+  """Binds a part of the config; call the result with the values of the run.
 
   `kind` is a name in `PARTS`, and `given` the name of a part, or a mapping with
-  `name` and its fields. `path` is its place in the config, for messages.
+  `name` and the part's fields. `path` is the part's dotted path in the config,
+  for messages.
   """
   fields = given if isinstance(given, Mapping) else {BARE[kind]: given}
   if not isinstance(fields.get('name'), str):
@@ -155,8 +156,8 @@ def bind_value(annotation: Any, value: Any, path: str) -> Any:
 def _bind_outer(given: Any, path: str) -> Bound:
   """Binds the optimizer of an outer step.
 
-  It moves the parameters; batch statistics are averaged without momentum. It is
-  given by `name`, `learning_rate`, and arguments of an optimizer of optax.
+  It moves the parameters; batch statistics are averaged without momentum. Its
+  fields are `name`, `learning_rate`, and arguments of an optimizer of optax.
   """
   if not isinstance(given, Mapping):
     raise ConfigError(
@@ -164,7 +165,7 @@ def _bind_outer(given: Any, path: str) -> Bound:
     )
   optimizer = optimizers.bind_optimizer(given, path)
 
-  # The run's learning rate is the local optimizer's, so nothing is passed on.
+  # The run's learning rate is for the local optimizer, so it is not passed on.
   def outer():
     labels = {'params': 'outer', 'model_state': 'mean'}
     return optax.partition(
@@ -176,12 +177,11 @@ def _bind_outer(given: Any, path: str) -> Bound:
 
 
 def bind_changes(given: Mapping[str, Any]) -> dict[str, Any]:
-  """Binds what replaces or changes the parts of a preset, for `compose`.
+  """Binds the changes to the parts of a preset, for `compose`.
 
-  For a kind of part, that is the name of another part; a mapping with its
-  `name` and fields; or fields alone, which change the preset's own part. An
-  empty value keeps the preset's own part. A delay is the number of steps, or
-  the fields of `delayed`.
+  A change is the name of another part, a mapping with its `name` and fields, or
+  only fields, which change the preset's part. An empty value keeps the preset's
+  part. A delay is the number of steps, or the fields of `delayed`.
   """
   changes = {}
   for kind, part in given.items():
@@ -200,7 +200,7 @@ def compose(
 ) -> Strategy:
   """Replaces parts of a method's strategy by the result of `bind_changes`.
 
-  Parts that cannot be right together are a `ConfigError`.
+  Raises `ConfigError` if the parts cannot work together.
   """
   run = context._asdict()
   parts = {
@@ -248,7 +248,7 @@ def _changed(
 
 
 def _on_wire(strategy: Strategy, wire: wires.Wire) -> Strategy:
-  """Puts the averages of a strategy on a wire."""
+  """Sends the averages of a strategy through a wire."""
   averager = hand(strategy.averager, wire=wire)
   if averager is None and wire.exact:
     return strategy
@@ -261,7 +261,7 @@ def _on_wire(strategy: Strategy, wire: wires.Wire) -> Strategy:
 
 
 def _with_moments(strategy: Strategy) -> Strategy:
-  """Puts averages of moments on the averager's wire, unless they have one."""
+  """Sends averages of moments through the averager's wire by default."""
   policy = strategy.optimizer_state
   found = [
     part

@@ -1,4 +1,4 @@
-"""A method that is only a composition of parts, as one row of a table."""
+"""Methods that only combine parts, as rows of a table."""
 
 from collections.abc import Mapping, Sequence
 import functools
@@ -17,32 +17,32 @@ _NAMES: dict[Constructor, dict[str, str]] = {
   fragments: {'k': 'fragments'},
   outer: {'optimizer': 'outer'},
 }
-"""By constructor and parameter, the names of fields that differ from it."""
+"""The fields with another name than their parameter, by constructor."""
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _CONTEXT = inspect.Parameter('context', inspect.Parameter.POSITIONAL_ONLY)
 
 Chain = Constructor | Sequence[Constructor]
-"""The constructor of a part, or several, of which each holds the next."""
+"""The constructor of a part, or a sequence in which each contains the next."""
 
 
 class Method:
-  """A constructor of a `Strategy` that hands its fields to its parts.
+  """A constructor of a `Strategy` that passes its fields to its parts.
 
-  A parameter of a part is a field if it is among `defaults`. It is a value of
-  the run if `Context` has one of its name. Else it keeps its own default.
+  A parameter of a part is a field if it is in `defaults`, and a value of the
+  run if `Context` has its name. Otherwise it keeps its own default.
 
   Args:
-    does: a sentence that says what the method does.
+    does: a sentence that describes the method.
     parts: the parts by name, see `Chain`.
     defaults: the fields in `config.sync`, and their defaults.
     cites: the paper.
-    notes: sentences on what deviates from the paper.
-    optimizer: the local optimizer in our workloads, if the method is about one.
-    model_state: `recompute` where averages would spoil batch statistics.
+    notes: sentences on deviations from the paper.
+    optimizer: the local optimizer in our workloads, if the method requires one.
+    model_state: `recompute` if averages would spoil batch statistics.
 
   Attributes:
-    sources: by field, the constructor whose parameter it is, and the parameter.
+    sources: the constructor and the parameter of each field.
   """
 
   def __init__(

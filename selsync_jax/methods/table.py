@@ -1,7 +1,7 @@
-"""The methods that are only a composition of parts, one row each.
+"""The methods that only combine parts, one row each.
 
 A row has the parts and the defaults of its fields, which are parameters of
-these parts. A method in which more is computed is a function, as in `adaptive`.
+these parts. A method that computes more is a function, as in `adaptive`.
 """
 
 import functools
@@ -48,8 +48,8 @@ def post_local(
   """Synchronizes at each step of the first epochs, and then periodically.
 
   Args:
-    switch: the number of first epochs, in which every step averages; the
-      paper's end at the first decay of the learning rate.
+    switch: the number of initial epochs in which every step averages; in the
+      paper they end at the first decay of the learning rate.
     period: steps from one average to the next afterwards; the paper has 16 and
       32.
     steps_per_epoch: see `Context`.
@@ -64,7 +64,7 @@ ROWS = {
     {},
     'Valiant, `A Bridging Model for Parallel Computation`, CACM 1990 (the '
     'name).',
-    'This is bulk-synchronous parallel training, the baseline of the others.',
+    'This is bulk-synchronous parallel training, the baseline for the others.',
   ),
   'local_sgd': Method(
     'Averages the parameters periodically.',
@@ -106,14 +106,14 @@ ROWS = {
     '2023, section `Evaluation`.',
   ),
   'fedprox': Method(
-    'Averages parameters, and pulls workers to the last average between.',
+    'Averages parameters, and pulls local steps towards the last average.',
     dict(trigger=every_epochs, averager=mean, reducer=drift.proximal),
     dict(epochs=0.25, mu=0.01),
     'Li et al., `Federated Optimization in Heterogeneous Networks`, MLSys '
     '2020.',
   ),
   'scaffold': Method(
-    'Averages parameters, and corrects gradients by what all workers saw.',
+    "Averages parameters, and corrects gradients towards all workers' mean.",
     dict(trigger=every_epochs, averager=mean, reducer=drift.scaffold),
     dict(epochs=0.25),
     'Karimireddy et al., `SCAFFOLD: Stochastic Controlled Averaging for '
@@ -149,8 +149,8 @@ ROWS = {
     'Sarfi et al., `Communication Efficient LLM Pre-training with SparseLoCo`, '
     '2025.',
     "The paper's density is 0.01 to 0.03, and its outer optimizer has no "
-    'momentum, for which the decay stands. The default period (H), decay and '
-    'outer learning rate are ours.',
+    'momentum; the decay replaces it. The default period (H), decay and outer '
+    'learning rate are ours.',
     model_state='recompute',
   ),
   'fedadam': Method(
@@ -162,8 +162,8 @@ ROWS = {
     ),
     _REDDI,
     "The default betas, and eps (tau), are the paper's, which tunes the rate "
-    "for each task; the period is ours. Adam here is optax's, which corrects "
-    'the bias of young moments.',
+    "for each task; the period is ours. Adam here is optax's, with bias "
+    'correction.',
   ),
   'fedyogi': Method(
     'Steps Yogi on the mean update.',
@@ -173,7 +173,7 @@ ROWS = {
       outer=dict(name='yogi', learning_rate=0.01, b1=0.9, b2=0.99, eps=_TAU),
     ),
     _REDDI,
-    'The defaults are those of `fedadam`.',
+    'The defaults are as in `fedadam`.',
   ),
   'fedadagrad': Method(
     'Steps Adagrad on the mean update.',
@@ -188,8 +188,9 @@ ROWS = {
       ),
     ),
     _REDDI,
-    "Adagrad here is optax's: the accumulator begins with the square of tau, "
-    '1e-3, which is, as eps, also below the root. The default period is ours.',
+    "Adagrad here is optax's: the accumulator starts at the square of tau, "
+    '1e-3, and eps, which equals tau, is below the root. The default period is '
+    'ours.',
   ),
   'muloco': Method(
     'Steps an outer optimizer above Muon.',
@@ -197,8 +198,8 @@ ROWS = {
     dict(period=30, outer=NESTEROV),
     'Therien et al., `MuLoCo: Muon is a Practical Inner Optimizer for DiLoCo`, '
     '2025.',
-    "The paper's period H is 30. The workloads here give it Muon as the local "
-    'optimizer; elsewhere that is `config.optimizer`.',
+    "The paper's period H is 30. The workloads here use Muon as the local "
+    'optimizer; elsewhere, set it in `config.optimizer`.',
     optimizer=dict(name='muon', learning_rate=0.02),
   ),
   'edit': Method(
@@ -216,8 +217,8 @@ ROWS = {
     dict(period=50, outer=dict(name='sgd', learning_rate=0.7, momentum=0.5)),
     'Kolehmainen et al., `NoLoCo: No-all-reduce Low Communication Training '
     'Method for Large Models`, 2025.',
-    'The learning rate is beta, and gamma, which pulls partners together, '
-    'equals it. The defaults are ours.',
+    'The learning rate is beta; gamma, which pulls partners together, has the '
+    'same value. The defaults are ours.',
   ),
   'slowmo': Method(
     'Adds slow momentum to local SGD.',
@@ -230,7 +231,7 @@ ROWS = {
     "The period is the paper's tau, 12 for images, and the rate its alpha; its "
     'momentum, beta, is 0.4 to 0.8. The paper divides the mean update by the '
     'local learning rate before the momentum, and multiplies by it afterwards. '
-    'The two differ only while a schedule changes the rate.',
+    'That makes a difference only while a schedule changes the rate.',
   ),
   'sparta': Method(
     'Averages random parameters.',
@@ -238,7 +239,7 @@ ROWS = {
     dict(fragments=200, period=1),
     'Beton et al., `Improving the Efficiency of Distributed Training using '
     'Sparse Parameter Averaging`, MCDC workshop at ICLR 2025.',
-    "One k-th of the parameters is averaged, k being `fragments`. The paper's "
+    "It averages one k-th of the parameters; k is `fragments`. The paper's "
     'share is 0.05 to 0.5 percent, k = 2000 to 200, at every step.',
   ),
   'gossip': Method(
@@ -260,15 +261,15 @@ ROWS = {
     'Asynchronous Decentralized Training`, ASPLOS 2020 (`random`, never over '
     'all workers).',
     "The papers' period is 1. This is the lockstep form of two methods whose "
-    'groups need not wait for slow workers; if all workers are equally fast, '
-    'none waits.',
+    'groups need not wait for slow workers. If all workers are equally fast, '
+    'no worker waits.',
   ),
   'top_k': Method(
     'Sends the largest elements of each gradient.',
     dict(trigger=every_step, reducer=sparse.top_k),
     dict(density=0.01),
     'Stich, Cordonnier and Jaggi, `Sparsified SGD with Memory`, NeurIPS 2018.',
-    'What a worker does not send waits in its error memory.',
+    "Unsent elements wait in a worker's error memory.",
   ),
   'micro': Method(
     'Sends the largest elements of disjoint parts of the gradients.',
@@ -276,7 +277,7 @@ ROWS = {
     dict(density=0.01, capacity=None),
     'Yoon and Oh, `MiCRO: Near-Zero Cost Gradient Sparsification for Scaling '
     'and Accelerating Distributed DNN Training`, HiPC 2023.',
-    'By default a message holds all that is selected.',
+    'By default a message holds all selected elements.',
   ),
   'exdyna': Method(
     'Sends the largest elements of balanced parts of the gradients.',

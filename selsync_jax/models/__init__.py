@@ -1,10 +1,10 @@
 """The registry of models.
 
-A model is a module of flax linen. Its first field is the number of scores it
-returns, its other fields are those of `config.model`, and `model(x, *, train)`
-returns scores with a last axis of classes. `as_linen` makes such a module of
-one of flax nnx. Parameters are float32 for every `dtype` of the computation.
-Models do not depend on workers or synchronization.
+A model is a module of flax linen. Its first field is the number of scores, its
+other fields are the fields of `config.model`, and `model(x, *, train)` returns
+scores with a last axis of classes. `as_linen` converts a module of flax nnx.
+Parameters are float32 for every `dtype` of the computation. Models do not
+depend on workers or synchronization.
 """
 
 from collections.abc import Mapping
@@ -39,10 +39,10 @@ MODELS = Registry(
 
 
 def register_model(model: Any) -> Any:
-  """Adds a model of your own to the table, under its own name.
+  """Adds a custom model to the table, under its own name.
 
-  It decorates a module of flax linen or nnx like those in this folder, or a
-  function that returns one. The first field or argument takes the number of
+  This decorates a module of flax linen or nnx like the ones in this folder, or
+  a function that returns one. The first field or argument is the number of
   scores; the others are fields of `config.model`. A constructor of nnx modules
   takes `rngs` as well.
 
@@ -56,8 +56,8 @@ def bind_model(fields: Mapping[str, Any]) -> Bound:
   """Binds the fields of a model; call the result with the number of scores.
 
   Args:
-    fields: `name`, a name in `MODELS`, and other fields of the model; those
-      that are missing keep their defaults.
+    fields: `name`, a name in `MODELS`, and other fields of the model. Missing
+      fields keep their defaults.
 
   Raises:
     ConfigError: if the name is unknown, a field is not one of the model's, or

@@ -1,10 +1,10 @@
 """Causal multi-head self-attention, with or without rotary positions.
 
 Flax's `dot_product_attention` scales the query before the product and, in
-bfloat16, rounds the scores before the softmax; here the scores are scaled and
-normalized in float32. Its attention module has no rotary positions.
+bfloat16, rounds the scores before the softmax. Here the scores are scaled and
+normalized in float32. Flax's attention module has no rotary positions.
 
-On an NVIDIA GPU, cuDNN's fused kernel computes the same in bfloat16 and keeps
+On an NVIDIA GPU, cuDNN's fused kernel computes the same in bfloat16 and stores
 no scores in memory. It has no dropout of the weights.
 
 References:
@@ -68,7 +68,7 @@ def fused_attention(
 
 
 def _is_fused(query: Heads, implementation: str) -> bool:
-  """Whether cuDNN's kernel is used; a `ValueError` if it must be and cannot."""
+  """Whether to use cuDNN's kernel; raises if it is required but unavailable."""
   if implementation == 'xla':
     return False
   missing, depth = None, query.shape[3]
@@ -91,11 +91,10 @@ class CausalAttention(nn.Module):
   rotary: bool  # Whether to apply rotary positions to queries and keys.
   use_bias: bool  # Whether the projections have biases.
   dropout: float  # The dropout rate of the attention weights.
-  kernel_init: nn.initializers.Initializer  # Of the input projection.
-  out_kernel_init: nn.initializers.Initializer  # Of the output projection.
+  kernel_init: nn.initializers.Initializer  # For the input projection.
+  out_kernel_init: nn.initializers.Initializer  # For the output projection.
   dtype: str  # The computation's dtype; the softmax is float32.
-  # `xla`; `cudnn`, the fused kernel; or `auto`, the kernel wherever it can be
-  # used.
+  # `xla`; `cudnn`, the fused kernel; or `auto`, the kernel where available.
   implementation: str = 'auto'
 
   @nn.compact

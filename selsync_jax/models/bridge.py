@@ -1,7 +1,7 @@
-"""A module of flax nnx as one of flax linen, which the package trains.
+"""Converts modules of flax nnx to flax linen, which the package trains.
 
-flax has `nnx.bridge.ToLinen`, but that wants a key for every random stream to
-initialize, and names the layers of a list by integers, where the names in files
+flax has `nnx.bridge.ToLinen`. But that needs a key for every random stream at
+initialization, and names the layers of a list by integers, while names in files
 are strings.
 """
 
@@ -17,8 +17,8 @@ import flax.linen as nn
 def as_linen(constructor: Callable[..., Any]) -> Callable[..., nn.Module]:
   """Returns a constructor of linen modules, given one of linen or nnx modules.
 
-  The parameter `rngs` distinguishes a constructor of nnx modules. The result
-  does not have it, and raises `TypeError` if what was made is not a module.
+  A constructor of nnx modules has a parameter `rngs`; the result does not have
+  it. The result raises `TypeError` if the constructor returns no module.
   """
   if isinstance(constructor, type) and issubclass(constructor, nn.Module):
     return constructor
@@ -48,9 +48,9 @@ class FromNnx(nn.Module):
   """An nnx module with the interface of a linen one.
 
   Its variables are a nested dict, first by collection: `params` for
-  `nnx.Param`, `batch_stats` for `nnx.BatchStat`, and for another type of
-  variable the type's name. Random streams are not among them: they begin again
-  at every call, from the key that the call gets.
+  `nnx.Param`, `batch_stats` for `nnx.BatchStat`, and the type's name for other
+  types. Random streams are not variables: they restart at every call, from the
+  key of that call.
   """
 
   create: Callable[..., nnx.Module]  # `create(rngs=...)`.
@@ -60,7 +60,7 @@ class FromNnx(nn.Module):
     is_initializing = self.is_initializing()
     stream = 'params' if is_initializing else 'dropout'
     key = self.make_rng(stream) if self.has_rng(stream) else 0
-    # A compiled program does not compute initial weights that are replaced.
+    # A compiled program skips initial weights, which are replaced below.
     module = self.create(rngs=nnx.Rngs(key))
     if not isinstance(module, nnx.Module):
       kind = type(module).__name__
@@ -96,7 +96,7 @@ _COLLECTIONS = {nnx.Param: 'params', nnx.BatchStat: 'batch_stats'}
 def _variables(
   module: nnx.Module,
 ) -> Iterator[tuple[tuple[str, ...], Any, nnx.Variable]]:
-  """Yields each variable but random streams, after its name and its path."""
+  """Yields name, path and variable, for all variables but random streams."""
   kept = nnx.All(nnx.Variable, nnx.Not(nnx.RngState))
   for path, variable in nnx.to_flat_state(nnx.state(module, kept)):
     kind = type(variable)
@@ -105,7 +105,7 @@ def _variables(
 
 
 def _load(module: nnx.Module, variables: Mapping[str, Any]) -> None:
-  """Replaces the variables of a module; random streams stay."""
+  """Replaces the variables of a module, except random streams."""
   flat = traverse_util.flatten_dict(dict(variables))
   state = [(p, v.replace(flat[name])) for name, p, v in _variables(module)]
   nnx.update(module, nnx.from_flat_state(state))

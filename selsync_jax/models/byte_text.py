@@ -1,7 +1,7 @@
-"""What a language model knows of the structure of code, byte by byte.
+"""Measures a byte-level language model's knowledge of the structure of code.
 
-Two models of equal loss may differ in what needs a longer look back: which
-bracket closes, and how deep a line is indented.
+Two models with equal loss may differ in predictions that need a longer context:
+the right closing bracket, and the indentation of a line.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ CLOSING = b')]}'
 _SPACE, _NEWLINE = b' \n'
 
 COUNTED = '_closing', '_closing_right', '_leading', '_leading_right'
-"""The arrays of `counts`, of which `scores` are ratios."""
+"""The arrays of `counts`; `scores` are ratios of these."""
 
 
 def counts(
@@ -26,10 +26,10 @@ def counts(
 ) -> dict[str, Bool[Array, 'batch time']]:
   """Returns kinds of tokens, each as a flag for every token.
 
-  `_closing` are closing brackets, and `_closing_right` those of them that have
-  the highest score. `_leading` are the spaces at the start of a line and the
-  first byte after them, and `_leading_right` those of them where the byte with
-  the highest score is a space if and only if the target is.
+  `_closing` marks closing brackets, and `_closing_right` the ones predicted by
+  the highest score. `_leading` marks the spaces at the start of a line and the
+  first byte after them. `_leading_right` marks the ones of these where the
+  prediction is a space if and only if the target is.
   """
   found = jnp.argmax(logits, axis=-1)
   closing = jnp.isin(targets, jnp.array([*CLOSING]))
@@ -57,7 +57,7 @@ def leads(
 
 
 def scores(means: Mapping[str, Any]) -> dict[str, jax.Array]:
-  """Returns the shares of brackets and of indentation that are right."""
+  """Returns the shares of right predictions for brackets and indentation."""
   pairs = {'brackets': COUNTED[:2], 'indentation': COUNTED[2:]}
   return {
     name: means[right] / jnp.maximum(means[all_of], 1e-9)

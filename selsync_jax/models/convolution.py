@@ -6,7 +6,7 @@ References:
   Simonyan and Zisserman, `Very Deep Convolutional Networks for Large-Scale
     Image Recognition`, ICLR 2015: VGG, configuration A.
   He et al., `Deep Residual Learning for Image Recognition`, CVPR 2016: ResNet.
-    The stride of a bottleneck is that of its 3x3 convolution.
+    A bottleneck has its stride in the 3x3 convolution.
   He et al., `Delving Deep into Rectifiers`, ICCV 2015: the initialization.
 """
 
@@ -93,7 +93,7 @@ class ConvNet(nn.Module):
   """Two 3x3 convolutions, 2x2 pooling and a hidden dense layer.
 
   It is for small images. The activation is smooth (GELU). With ReLU, rounding
-  could switch a unit on or off; with GELU, runs that sum in a different order
+  could switch a unit on or off. With GELU, runs that sum in a different order
   (`pmap` and `vmap`, one process and several) stay close to each other.
   """
 
@@ -151,7 +151,7 @@ class VGG11(nn.Module):
   """Eight 3x3 convolutions and three dense layers."""
 
   num_classes: int
-  batch_norm: bool = False  # Whether it follows every convolution.
+  batch_norm: bool = False  # Whether batch norm follows every convolution.
   # The first convolution's filters; the last has 8 times as many.
   num_filters: fields.Width = 64
   mlp_dim: fields.MlpDim = 4096  # The width of the two hidden dense layers.
@@ -177,13 +177,13 @@ class VGG11(nn.Module):
     return nn.Dense(self.num_classes, dtype=self.dtype)(x)
 
 
-# By depth: the number of blocks per stage, and whether they are bottlenecks.
+# The number of blocks per stage, and whether they are bottlenecks, by depth.
 DEPTHS = {
   18: ((2, 2, 2, 2), False),
   50: ((3, 4, 6, 3), True),
   101: ((3, 4, 23, 3), True),
 }
-# By stem: kernel size and stride of its convolution, and whether it pools.
+# Kernel size and stride of the convolution, and whether to pool, by stem.
 STEMS = {'imagenet': (7, 2, True), 'cifar': (3, 1, False)}
 
 
@@ -191,7 +191,7 @@ class Block(nn.Module):
   """A residual block: two or three convolutions and a shortcut."""
 
   num_filters: int  # The last convolution of a bottleneck has 4 times as many.
-  stride: int  # Of the first 3x3 convolution and of the shortcut.
+  stride: int  # For the first 3x3 convolution and the shortcut.
   bottleneck: bool  # Convolutions are 1x1, 3x3, 1x1 instead of 3x3, 3x3.
   dtype: str
 
@@ -220,8 +220,8 @@ class ResNet(nn.Module):
   num_classes: int
   depth: Literal[18, 50, 101] = 18  # The number of layers.
   stem: Literal['imagenet', 'cifar'] = 'imagenet'
-  # The filters of the stem and of the first stage's 3x3 convolutions; each
-  # stage has twice as many as the one before.
+  # The filters of the stem and of the first stage's 3x3 convolutions. The
+  # number doubles from stage to stage.
   num_filters: fields.Width = 64
   dtype: fields.DType = 'float32'
 

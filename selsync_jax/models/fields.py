@@ -1,4 +1,4 @@
-"""The ranges of fields that several models have, and the shapes of arrays."""
+"""The ranges of common model fields, and the shapes of arrays."""
 
 from typing import Annotated, Literal
 

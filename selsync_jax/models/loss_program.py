@@ -1,6 +1,6 @@
-"""Digests that identify what a model computes in training.
+"""Digests that identify a model's computation in training.
 
-They are of the traced loss, so they tell two models of one name apart.
+They cover the traced loss, so they distinguish two models of the same name.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ def digests(
 ) -> dict[str, str]:
   """Returns digests of the traced loss of training and of its constants.
 
-  They are equal in all processes. Earlier versions recorded `program_in_color`
-  if they ran on a terminal, where JAX colors what it prints.
+  They are equal in all processes. On a terminal, where JAX prints in color,
+  earlier versions recorded `program_in_color`.
   """
   traced = jax.make_jaxpr(tasks.train_loss(model, task))(
     shapes['params'], shapes['model_state'], batch, jax.random.key(0)
@@ -41,10 +41,10 @@ def digests(
 
 
 def _without_chance(text: str) -> str:
-  """Returns the text of a jaxpr without what differs between processes.
+  """Returns the text of a jaxpr without differences between processes.
 
-  That is where in memory the functions are that the program may still call, and
-  the order of a set of names.
+  These are the memory addresses of functions that the program may still call,
+  and the order of a set of names.
   """
 
   def ordered(found):

@@ -3,8 +3,8 @@
 A batch is a dict of arrays with a leading axis of examples. Its `mask`, bool,
 is False for padding examples; they count in no metric and no gradient, except
 that batch normalization includes them in its statistics. A `loss_mask`
-[batch, ...] leaves tokens out of loss and metrics. It is 1 where a token counts
-and 0 elsewhere, and an example weighs as much as it has tokens that count.
+[batch, ...] excludes tokens from loss and metrics. It is 1 for tokens that
+count and 0 elsewhere. The weight of an example is its number of counted tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +29,11 @@ from selsync_jax.models.token_weights import Batch
 from selsync_jax.models.token_weights import token_mean as token_mean
 
 Derive = Callable[[Mapping[str, Any]], dict[str, Any]]
-_NAME = re.compile('[A-Za-z][A-Za-z0-9_]*')  # Of a metric.
+_NAME = re.compile('[A-Za-z][A-Za-z0-9_]*')  # A metric's name.
 
 
 class Goal(NamedTuple):
-  """The metric by which a run is judged, and the direction of all metrics."""
+  """The metric that judges a run, and the better direction of all metrics."""
 
   main: str = 'loss'
   higher: tuple[str, ...] = ()  # For any other metric, lower is better.
@@ -46,24 +46,24 @@ class Task(NamedTuple):
   # `(outputs, batch) -> dict` of arrays [batch]: the `loss` of each example,
   # which training minimizes, and other metrics, whose means are reported.
   example_metrics: Callable[[Any, Batch], dict[str, Array]]
-  # `means -> dict`: metrics of a data set that are functions of these means.
+  # `means -> dict`: a data set's metrics that are functions of these means.
   derived_metrics: Derive = lambda means: {}
   units: Mapping[str, str] = types.MappingProxyType({})  # By metric.
   goal: Goal = Goal()
-  # `(outputs, batch) -> dict` of more arrays [batch], at evaluations alone.
-  # Their names begin with `_`, and they are not reported: derived metrics are
-  # functions of their means, too.
+  # `(outputs, batch) -> dict` of more arrays [batch], only at evaluations.
+  # Their names begin with `_`. They are not reported, but derived metrics may
+  # be functions of their means.
   counted: Callable[[Any, Batch], dict[str, Array]] = lambda outputs, batch: {}
-  # `outputs -> names` of metrics that such outputs decide, whatever the model
-  # predicts. Evaluations leave them out.
+  # `outputs -> names` of metrics that follow from the outputs' shape, whatever
+  # the model predicts. Evaluations skip them.
   certain: Callable[[Any], Sequence[str]] = lambda outputs: ()
-  # From the input in a batch to what the model reads, on the device.
+  # Converts a batch's input to the model's input, on the device.
   prepare: Callable[[Any], Any] = lambda inputs: inputs
   # Names of arrays of token ids, whole numbers below the number of classes.
   ids: tuple[str, ...] = ()
 
   def read(self, batch: Batch) -> Any:
-    """Returns what the model reads of a batch."""
+    """Returns the model's input from a batch."""
     return self.prepare(jnp.asarray(batch[self.inputs]))
 
 
@@ -82,7 +82,7 @@ def classification(
 
 
 def _certain(logits: Float[Array, 'batch classes']) -> Sequence[str]:
-  """Returns `top5` where every class is among the first five."""
+  """Returns `top5` if there are at most five classes."""
   return ['top5'] if logits.shape[-1] <= 5 else []
 
 
@@ -91,7 +91,7 @@ def language_modeling(
 ) -> dict[str, Float[Array, 'batch']]:
   """Returns cross entropy (nats) and accuracy, as means over each segment."""
   targets = batch['targets']
-  if 'loss_mask' in batch:  # Elsewhere a target may be any number.
+  if 'loss_mask' in batch:  # Excluded targets may be any number.
     targets = jnp.where(batch['loss_mask'] != 0, targets, 0)
   correct = jnp.argmax(logits, axis=-1) == targets
   return {
@@ -101,7 +101,7 @@ def language_modeling(
 
 
 def _code_counts(logits, batch):
-  """Returns the shares of tokens that `byte_text.scores` reads."""
+  """Returns the shares of tokens for `byte_text.scores`."""
   counts = byte_text.counts(logits, batch['inputs'], batch['targets'])
   return {name: token_mean(where, batch) for name, where in counts.items()}
 
@@ -169,19 +169,19 @@ def register_task(
   higher: Sequence[str] = (),
   ids: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-  """Adds a task of your own to the table, under the function's own name.
+  """Adds a custom task to the table, under the function's name.
 
-  The function that it decorates is the `example_metrics` of a `Task`. The
-  arguments are fields of `Task` and `Goal`.
+  The decorated function is the `example_metrics` of a `Task`. The arguments are
+  fields of `Task` and `Goal`.
 
   Args:
     inputs: the array that the model reads.
-    derived_metrics: metrics of a data set, functions of the metrics' means.
+    derived_metrics: metrics of a data set, as functions of the metrics' means.
     units: the units of metrics, by name.
-    main: the metric by which a run is judged.
-    higher: the metrics that are better if they are higher.
+    main: the metric that judges a run.
+    higher: the metrics for which higher is better.
     ids: arrays of token ids or labels. An id outside the data set's
-      `num_classes` is refused, which JAX would not notice.
+      `num_classes` is an error, which JAX would not notice.
 
   Raises:
     ConfigError: if another task has this name.
@@ -204,7 +204,7 @@ def check_inputs(name: str, batch: Batch) -> None:
 
 
 def lacks(name: str, array: str, batch: Batch) -> str:
-  """Says that a task reads an array which a batch does not have."""
+  """Returns the message that a batch lacks an array of a task."""
   names = ', '.join(batch)
   return f'config.data: task {name} reads {array!r}, but a batch has {names}'
 
@@ -234,7 +234,7 @@ def check_model(
   outputs = jax.eval_shape(train, params, model_state, batch)
   for scores in (trained, outputs):
     if not isinstance(scores, jax.ShapeDtypeStruct):
-      continue  # The task may know what it is.
+      continue  # The task may understand other outputs.
     if not jnp.issubdtype(scores.dtype, jnp.floating):
       raise ValueError(f'returns {scores.dtype}: must be floating')
     shape = scores.shape
@@ -248,12 +248,12 @@ def check_model(
 
 
 def _can_be_read_back(dtype: Any) -> bool:
-  """Whether safetensors writes and reads arrays of a type."""
+  """Whether safetensors can write and read arrays of a dtype."""
   return dtype == jnp.bfloat16 or getattr(dtype, 'isbuiltin', 0) == 1
 
 
 def _apply(model, task, params, model_state, batch, key=None):
-  """Returns outputs; in training, which needs a key, also the new state."""
+  """Returns outputs, and in training, with a key, also the new state."""
   variables, how = {'params': params, **model_state}, {}
   if key is not None:
     how = {'mutable': list(model_state), 'rngs': {'dropout': key}}
@@ -290,7 +290,7 @@ def check_metrics(task: Task, outputs: Any, batch: Batch) -> list[str]:
 
 
 def derived_metrics(task: Task, means: Mapping[str, Any]) -> dict[str, float]:
-  """Returns the metrics that are functions of means; checks their types."""
+  """Returns the metrics derived from means; checks their types."""
   derived = task.derived_metrics(means)
   check_names('derived_metrics', derived)
   for name, value in derived.items():
@@ -305,7 +305,7 @@ def _is_real(dtype: Any) -> bool:
 
 
 def check_names(what: str, metrics: Any) -> None:
-  """Raises `ValueError` unless metrics are a dict by names of columns."""
+  """Raises `ValueError` unless metrics are a dict with valid column names."""
   if not isinstance(metrics, Mapping):
     kind = type(metrics).__name__
     raise ValueError(f'{what} must return a dict of metrics, got a {kind}')
@@ -321,7 +321,7 @@ def run_once() -> dict[str, Any] | None:
   """Returns compiler options for a program that runs once, as `init` does."""
   if jax.default_backend() != 'cpu':
     return None
-  # To optimize it takes longer than to run it (ResNet-18: 9 s, else 1 s).
+  # Optimizing takes longer than running (ResNet-18: 9 s instead of 1 s).
   return {'xla_backend_optimization_level': 0}
 
 
@@ -342,7 +342,7 @@ def traced_init(
 
 
 def init_shapes(model: nn.Module, task: Task, batch: Batch) -> tuple[Any, Any]:
-  """Returns the shapes of what `init` returns; computes nothing."""
+  """Returns the shapes of the results of `init`, without computing them."""
   init = functools.partial(traced_init, model, task)
   return jax.eval_shape(init, batch, jax.random.key(0))
 
@@ -358,7 +358,7 @@ def metric_sums(
 ) -> dict[str, Float[Array, '']]:
   """Returns sums of metrics over the unmasked examples, and their `count`.
 
-  With a `loss_mask`, also the sum of their weights.
+  With a `loss_mask`, also returns the sum of their weights.
   """
   metrics = task.example_metrics(outputs, batch)
   return token_weights.sums(metrics, batch) | token_weights.totals(batch)
@@ -367,8 +367,8 @@ def metric_sums(
 def dataset_metrics(task: Task, sums: Mapping[str, Any]) -> dict[str, float]:
   """Returns means and derived metrics, given the sums over a data set.
 
-  All are NaN if the loss is, or if no token counts: an accuracy would have
-  compared outputs that are not numbers.
+  All are NaN if the loss is NaN, because an accuracy would have compared NaNs,
+  or if no token counts.
   """
   means = token_weights.means(sums)
   numbers = {k: float(x) for k, x in means.items() if k[0] != '_'}
@@ -384,7 +384,7 @@ def train_loss(
   """Returns `(params, state, batch, key) -> loss, (metrics, state)`.
 
   Loss and metrics are means over the unmasked examples, with their `count`,
-  and their weight if that is another number.
+  and their weight if it differs.
   """
 
   def loss(params, model_state, batch, key):
@@ -415,11 +415,11 @@ def eval_metric_sums(
 def batch_statistics(
   model: nn.Module, task: Task
 ) -> Callable[[Any, Any, Batch], tuple[Any, Float[Array, '']]]:
-  """Returns `(params, model_state, batch) -> sums, count`, of that batch alone.
+  """Returns `(params, model_state, batch) -> sums, count`, for one batch.
 
   In training mode a normalization layer moves its running statistic r to
-  m r + (1 - m) b, where b is the batch's. Two values of r determine b without
-  knowing m. State that does not move like this stays as it is.
+  m r + (1 - m) b, where b is the batch's statistic. Two values of r determine b
+  without m. Other state stays unchanged.
   """
 
   def statistics(params, model_state, batch):

@@ -1,4 +1,4 @@
-"""Weights of examples: the number of their tokens that a `loss_mask` counts.
+"""Weights of examples: the number of tokens counted by a `loss_mask`.
 
 See `tasks` for the masks of a batch.
 """
@@ -12,15 +12,15 @@ from jaxtyping import Array, Float, Shaped
 Batch = Mapping[str, Any]
 
 WEIGHT = '_weight'
-"""The sum of the examples' weights; without a `loss_mask` it is the count."""
+"""The key for the sum of the examples' weights, used with a `loss_mask`."""
 
 
 def token_mean(
   values: Shaped[Array, 'batch time'], batch: Batch
 ) -> Float[Array, 'batch']:
-  """Returns each example's mean over the tokens that its `loss_mask` counts.
+  """Returns each example's mean over the tokens counted by its `loss_mask`.
 
-  An example without such a token has 0, and no weight.
+  An example without counted tokens has mean 0 and weight 0.
   """
   if 'loss_mask' not in batch:
     return jnp.mean(values, axis=-1)
@@ -38,7 +38,7 @@ def totals(batch: Batch) -> dict[str, Float[Array, '']]:
 
 
 def weight(totals: Mapping[str, Any]) -> Any:
-  """Returns the number by which sums are divided to get means."""
+  """Returns the divisor that turns sums into means."""
   return totals.get(WEIGHT, totals['count'])
 
 
@@ -55,7 +55,7 @@ def sums(
 
 
 def _weighted(values, batch):
-  """Multiplies values [batch] by the tokens that count in each example."""
+  """Multiplies values [batch] by the number of counted tokens per example."""
   if 'loss_mask' not in batch:
     return values
   counted = batch['loss_mask'] != 0

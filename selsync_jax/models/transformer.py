@@ -55,7 +55,7 @@ class TransformerLM(nn.Module):
   embed_dim: fields.Width = 200  # Even and a multiple of `num_heads`.
   num_heads: fields.Size = 2
   mlp_dim: fields.MlpDim = 200  # The width of the feed-forward layer.
-  dropout: Share = 0.2  # Of embeddings, attention weights and sublayers.
+  dropout: Share = 0.2  # For embeddings, attention weights and sublayers.
   dtype: fields.DType = 'float32'
   attention: fields.Attention = 'auto'  # See `CausalAttention.implementation`.
 
@@ -107,11 +107,11 @@ class Decoder(nn.Module):
   # The width of the feed-forward layer. A gated layer with 8/3 `embed_dim` has
   # as many parameters as one with 4 `embed_dim` and no gate.
   mlp_dim: fields.MlpDim = 344
-  dropout: Share = 0.0  # Of attention weights and sublayers.
+  dropout: Share = 0.0  # For attention weights and sublayers.
   dtype: fields.DType = 'float32'
   attention: fields.Attention = 'auto'  # See `CausalAttention.implementation`.
-  # Whether the backward pass computes the layers' activations again, one layer
-  # at a time, instead of keeping them in memory.
+  # Whether the backward pass recomputes the layers' activations, one layer at a
+  # time, instead of keeping them in memory.
   remat: bool = False
 
   def __post_init__(self):
@@ -121,8 +121,8 @@ class Decoder(nn.Module):
   @nn.compact
   def __call__(self, x: fields.Tokens, *, train: bool) -> fields.TokenScores:
     lecun = nn.initializers.lecun_normal()
-    # 2 `num_layers` layers write to the residual stream. With this variance,
-    # that of their sum does not depend on the depth.
+    # 2 `num_layers` layers write to the residual stream. This variance makes
+    # the variance of their sum independent of the depth.
     residual = nn.initializers.variance_scaling(
       0.5 / self.num_layers, 'fan_in', 'normal'
     )

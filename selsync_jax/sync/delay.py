@@ -73,10 +73,10 @@ def delayed(
   Args:
     of: the averager that forms the result from the snapshots.
     steps: k, the steps from a synchronization to its result.
-    keep: the share of a worker's progress since the snapshot that it keeps; 1
-      is the plain form, x + m - s.
-    extrapolate: the weight of the workers' common progress in the previous
-      round, which is added.
+    keep: the share of its progress since the snapshot that a worker keeps; 1 is
+      the plain form, x + m - s.
+    extrapolate: the weight of an extrapolation from the workers' common
+      progress in the previous round.
     mix: the share of the worker's own parameters; Streaming DiLoCo's alpha,
       for which `keep` is 0.
 

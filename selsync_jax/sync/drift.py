@@ -69,7 +69,7 @@ class ScaffoldState(NamedTuple):
 
 @part
 def scaffold(*, axis_name: str = AXIS) -> Reducer:
-  """Adds the difference of common and local gradients in the last round.
+  """Adds the common minus the local mean gradient of the last round.
 
   It adds c - c_i to a worker's gradient, where c_i is the worker's control
   variate and c the mean over workers. At a synchronization, c_i becomes the
