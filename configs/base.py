@@ -69,8 +69,8 @@ def _default(parameter: inspect.Parameter) -> Any:
   kind = rule(parameter.annotation).kind
   if parameter.default in (None, parameter.empty) and kind is object:
     raise ConfigError(
-      f'config.sync.{parameter.name}: needs a default in its method, and one '
-      'of None an annotation such as float | None'
+      f'config.sync.{parameter.name}: needs a default in its method; a '
+      'default of None needs an annotation such as float | None'
     )
   if parameter.default in (None, parameter.empty):
     return config_dict.placeholder(kind)

@@ -27,7 +27,7 @@ from selsync_jax.commands import COMMANDS, REMOVED
 from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'
-INSTALL = "pip install 'selsync-jax[train]' installs what commands need"
+INSTALL = "commands need pip install 'selsync-jax[train]'"
 _owned: list[str] = []  # The program's name, if it owns this process.
 
 

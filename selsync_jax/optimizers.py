@@ -79,8 +79,8 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
     raise ValueError(f'{name!r} is not an optimizer of optax')
   if name in NEEDS_MORE:
     raise ValueError(
-      f'{name!r} needs {NEEDS_MORE[name]} to update, but a step has the '
-      'gradient alone; choose another optimizer'
+      f'{name!r} needs {NEEDS_MORE[name]} to update, and a step has only the '
+      'gradient; choose another optimizer'
     )
   masks = [mask for mask in ('mask', 'weight_decay_mask') if mask in own]
 
@@ -157,7 +157,7 @@ def _bind_group(
   for field in ('name', 'learning_rate', 'clip_norm', 'groups'):
     if field in given:
       raise ConfigError(
-        f'config.{path}.{field}={given[field]!r}: it is the same for all '
+        f'config.{path}.{field}={given[field]!r}: {field} is the same for all '
         'parameters; scale multiplies the updates of a group'
       )
   common = {**fields, 'clip_norm': None, 'groups': None}

@@ -58,8 +58,8 @@ def start(
   _check_flags()
   if jax.config.jax_disable_jit:  # pyrefly: ignore
     print(
-      'JAX_DISABLE_JIT is set: without compilation, every step takes many '
-      'times as long',
+      'JAX_DISABLE_JIT is set: without compilation, steps are many times '
+      'slower',
       file=sys.stderr,
     )
   with contextlib.ExitStack() as stack:
@@ -208,4 +208,4 @@ def _lacks(device: str) -> str:
     jax.devices(device)
   except RuntimeError as error:
     return user_errors.reason(error)
-  return 'JAX_PLATFORMS names another one first'
+  return 'JAX_PLATFORMS names another device first'

@@ -254,8 +254,8 @@ def _on_wire(strategy: Strategy, wire: wires.Wire) -> Strategy:
     return strategy
   if averager is None:
     raise ValueError(
-      f'wire {wire.recipe} carries a mean over all workers, but averager '
-      f'{strategy.averager} takes none'
+      f'wire {wire.recipe} carries a mean over all workers, and averager '
+      f'{strategy.averager} has no such mean'
     )
   return strategy._replace(averager=averager)
 

@@ -61,7 +61,7 @@ def adaptive_avg_pool(
   ceil((i + 1) s / n) of s. If s < n, pixels are repeated.
   """
   if 0 in x.shape:
-    raise ValueError(f'the images are too small: nothing is left, {x.shape}')
+    raise ValueError(f'the images are too small: features have shape {x.shape}')
 
   def windows(pixels):
     pixel, i = np.arange(pixels), np.arange(size)[:, None]

@@ -229,7 +229,7 @@ def check_model(
   if _forms(after) != _forms(model_state):
     raise ValueError(
       f'state {_forms(model_state)} becomes {_forms(after)} in a step: shapes '
-      'must stay'
+      'must not change'
     )
   outputs = jax.eval_shape(train, params, model_state, batch)
   for scores in (trained, outputs):
@@ -312,8 +312,8 @@ def check_names(what: str, metrics: Any) -> None:
   for name in metrics:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
       raise ValueError(
-        f'metric {name!r}: its name must be a letter, and then letters, digits '
-        'and _'
+        f'metric {name!r}: the name must start with a letter, and continue '
+        'with letters, digits and _'
       )
 
 

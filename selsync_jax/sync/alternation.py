@@ -41,8 +41,8 @@ def interleave(k: Count, averager: Averager, between: Averager) -> Averager:
   check_inside(between)
   if between.remembers:
     raise ValueError(
-      f'between={between}: it remembers what it averaged before, and '
-      f'averager {averager} changes that'
+      f'between={between}: it remembers its last average, and averager '
+      f'{averager} changes that'
     )
 
   def apply(tree, state):

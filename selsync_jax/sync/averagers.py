@@ -225,11 +225,11 @@ def check_inside(averager: Averager) -> None:
   """Raises `ValueError` if no other averager can contain this one."""
   if averager.delay:
     raise ValueError(
-      f'averager {averager} is delayed already; delay the averager around it'
+      f'averager {averager} is delayed already; delay the outer averager'
     )
   if not averager.averages:
     raise ValueError(
-      f'averager {averager} averages nothing, so no other averager can hold it'
+      f'averager {averager} averages nothing, so no other averager can use it'
     )
 
 
@@ -329,8 +329,8 @@ def outer(
     )
   if averager.remembers and not averager.agrees:
     raise ValueError(
-      f'averager {averager} remembers the values of each worker after an '
-      'average, and an outer step would change them'
+      f"averager {averager} remembers each worker's result, and an outer step "
+      'would change it'
     )
 
   def init(tree):

@@ -164,8 +164,8 @@ def budgeted(
     if wanted is None:
       raise ValueError(
         f'bytes_per_step={bytes_per_step!r}: a trigger in a chain does not '
-        'know what an average sends; set lssr = 1 - bytes_per_step / (bytes of '
-        'one average) instead'
+        'know the bytes of an average; set lssr = 1 - bytes_per_step / (bytes '
+        'of one average) instead'
       )
     log_threshold, count, debt = _moved(state, synced, wanted, gain)
     extra_args |= dict(traffic=traffic, threshold=jnp.exp(log_threshold))

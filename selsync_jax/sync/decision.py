@@ -67,8 +67,8 @@ def decision(opt_state: Any, *, axis_name: str = AXIS) -> Bool[Array, '']:
   flags = list(_flags(opt_state))
   if len(flags) != 1:
     raise ValueError(
-      f'the optimizer needs one trigger, but its state has {len(flags)}; '
-      'any_of makes one of several'
+      f'the optimizer needs one trigger, and its state has {len(flags)}; '
+      'any_of combines several'
     )
   if superseded.get(id(flags[0])) is flags[0]:
     warnings.warn(
@@ -175,7 +175,7 @@ def _ran(wrapper: Any) -> Any:
   if jax.tree.leaves(wrapper.skip_state):
     raise ValueError(
       f'{name} with should_skip_update_fn skips calls on some workers, while '
-      'the others wait for their votes; leave out should_skip_update_fn, or '
-      'put the trigger before it: optax.chain(trigger, ...)'
+      'the others wait for the vote; leave the function out, or put the '
+      'trigger first: optax.chain(trigger, ...)'
     )
   return wrapper.mini_step == 0

@@ -95,7 +95,7 @@ def delayed(
   if extrapolate and of.piece is not WHOLE:
     raise ValueError(
       f'extrapolate={extrapolate}: averager {of} averages a piece at a time, '
-      'which has no progress in the round before'
+      'and a piece has no progress in the previous round'
     )
   take, put = of.piece
 
@@ -254,7 +254,7 @@ def _check_linear(optimizer: optax.GradientTransformation, tree: Any) -> None:
   if (np.abs(one + other - both) > 1e-3 * (np.abs(one) + np.abs(other))).any():
     raise ValueError(
       'eager_outer needs a linear optimizer, such as sgd with any momentum; '
-      'with this one workers would drift apart; use outer'
+      'with this optimizer, workers would drift apart; use outer'
     )
 
 

@@ -66,8 +66,8 @@ def fragments(
   check_inside(averager)
   if averager.piece is not WHOLE:
     raise ValueError(
-      f'fragments are pieces, and averager {averager} averages a piece itself; '
-      'use a larger k'
+      f'fragments averages a piece at a time, and so does averager {averager}; '
+      'use a larger k instead'
     )
   init, chosen, own, keep = HOW[how](k, averager, seed)
 
@@ -144,8 +144,8 @@ def _random(k: int, averager: Averager, seed: int) -> Any:
   """Returns the functions of `_in_turn` for randomly drawn elements."""
   if averager.remembers:
     raise ValueError(
-      'random fragments are different elements each time, but averager '
-      f'{averager} remembers what it averaged before'
+      'random fragments are different elements each time, and averager '
+      f'{averager} remembers its last average'
     )
 
   def take(slices, state):

@@ -125,7 +125,7 @@ def _mixed(
   wire = wire or FLOAT32
   if wire.coarse:
     raise ValueError(
-      f'wire {wire.recipe} could round a second moment to 0; take bfloat16'
+      f'wire {wire.recipe} could round a second moment to 0; use bfloat16'
     )
 
   def init(opt_state):

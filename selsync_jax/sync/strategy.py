@@ -83,7 +83,7 @@ class Strategy(NamedTuple):
     idle = reducer.every_step and not averager.averages
     # Reasons why a combination is refused, and whether each applies.
     refused = {
-      'averager {averager} and reducer {reducer}: workers would never talk': (
+      'averager {averager} and reducer {reducer}: workers never communicate': (
         not averager.averages and not reducer.reduces
       ),
       'trigger {trigger} would decide nothing: reducer {reducer} runs at every '
@@ -95,11 +95,11 @@ class Strategy(NamedTuple):
       ),
       'trigger {trigger} measures from common parameters, but averager '
       '{averager} leaves none': trigger.needs_consensus and not averager.agrees,
-      'trigger {trigger} needs averages that travel behind the steps, but '
+      'trigger {trigger} needs averages that travel while workers compute, and '
       'averager {averager} has no delay': (
         trigger.needs_travel and averager.delay is None
       ),
-      'reducer {reducer} runs when trigger {trigger} asks for it, but averager '
+      'reducer {reducer} runs when trigger {trigger} asks for it, and averager '
       '{averager} averages later and less often': at_sync
       and bool(averager.delay),
       'reducer {reducer} makes all workers take the same steps, but averager '

@@ -103,7 +103,7 @@ REFUSED = {
   'bsp trigger.k=None': 'trigger.k=None: must be a whole number',
   'bsp trigger.k=(1,)': 'trigger.k=(1,): must be a whole number',
   'bsp trigger.delta=1': 'trigger.delta=1: every has no delta; it has k',
-  'bsp wire=int8': 'averager no_averaging() takes none',
+  'bsp wire=int8': 'averager no_averaging() has no such mean',
   'bsp delay=2': 'no_averaging() cannot be delayed: it averages',
   'bsp averager=mean delay=3 delay.keep=0.0': (
     'averager delayed(mean(), steps=3, keep=0.0) drops a part of those taken '
@@ -146,8 +146,8 @@ REFUSED = {
   'local_sgd delay=-1': 'delay.steps=-1: must be at least 1',
   'local_sgd delay.keep=0.5': 'sync.delay: delayed needs steps',
   'local_sgd averager=none': (
-    'averager no_averaging() and reducer no_reduction(): workers would never '
-    'talk'
+    'averager no_averaging() and reducer no_reduction(): workers never '
+    'communicate'
   ),
   'local_sgd averager=none reducer=all_reduce': (
     'trigger every(8) would decide nothing: reducer all_reduce() runs at every '
@@ -184,7 +184,7 @@ REFUSED = {
   ),
   'local_sgd averager=interleave averager.k=2 averager.averager=mean '
   'averager.between=none': (
-    'averager no_averaging() averages nothing, so no other averager can hold'
+    'averager no_averaging() averages nothing, so no other averager can use'
   ),
   'local_sgd trigger=any_of trigger.a=budgeted trigger.a.trigger=selsync '
   'trigger.a.trigger.delta=1 trigger.a.lssr=0.9 trigger.b=max_interval '

@@ -47,7 +47,7 @@ def test_no_metric_has_the_name_of_a_formula(name):
 
   task = tasks.Task('image', example_metrics)
   column = np.zeros(2, np.float32)
-  with pytest.raises(ValueError, match='its name must be a letter, and then'):
+  with pytest.raises(ValueError, match='the name must start with a letter, '):
     tasks.check_metrics(task, column, {'mask': column})
 
 

@@ -217,5 +217,5 @@ def test_a_links_share_pays_for_what_it_can_carry(share):
 
 def test_a_budget_of_bytes_must_know_what_an_average_sends():
   trigger = ss.budgeted(compared(), bytes_per_step=100.0)
-  with pytest.raises(ValueError, match='does not know what an average'):
+  with pytest.raises(ValueError, match='does not know the bytes of an'):
     trigger.update(jnp.float32(1), trigger.init(None))

@@ -119,9 +119,9 @@ TOGETHER = {
   ),
 }
 AVERAGERS = {
-  'ss.outer(SGD, averager=EAGER)': 'eager_outer.* remembers the values of each',
+  'ss.outer(SGD, averager=EAGER)': "eager_outer.* remembers each worker's resu",
   'ss.outer(SGD, averager=ss.outer(SGD, averager=ss.gossip()))': (
-    r'averager=gossip\(\)\) remembers the values of each'
+    r"averager=gossip\(\)\) remembers each worker's result"
   ),
   'ss.outer(SGD, averager=ss.fragments(2))': (
     r'fragments\(2\) averages a piece of it at a time'
@@ -132,12 +132,12 @@ AVERAGERS = {
   'ss.outer(SGD, averager=ss.no_averaging())': (
     r'no_averaging\(\) averages nothing'
   ),
-  'ss.interleave(3, ss.mean(), INT8)': 'it remembers what it averaged before',
+  'ss.interleave(3, ss.mean(), INT8)': 'it remembers its last average',
   'ss.fragments(2, "random", INT8)': (
-    r'averager mean\(wire=int8\(\)\) remembers what it averaged before'
+    r'averager mean\(wire=int8\(\)\) remembers its last average'
   ),
   'ss.fragments(2, averager=ss.fragments(3))': (
-    r'averager fragments\(3\) averages a piece itself; use a larger k'
+    r'so does averager fragments\(3\); use a larger k instead'
   ),
   **dict.fromkeys(
     (

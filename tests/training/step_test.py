@@ -368,7 +368,7 @@ def test_a_state_that_comes_back_from_the_host_needs_no_second_program(mapper):
     ({'step': 1.0}, "reports 'step', which is a built-in column"),
     ({'loss': 1.0}, "reports 'loss', which is a built-in column"),
     ({'norms': jnp.zeros(3)}, "reports 'norms', which is not a number"),
-    ({'../x': 1.0}, "'../x': its name must be a letter"),
+    ({'../x': 1.0}, "'../x': the name must start with a letter"),
     (1.0, 'must return a dict of metrics, got a float'),
   ],
 )

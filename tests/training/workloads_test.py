@@ -153,5 +153,5 @@ def test_an_image_that_vanishes_on_its_way_is_a_mistake_of_the_config(
   with pytest.raises(ConfigError) as error:
     train_and_evaluate(config, tmp_path)
   assert str(error.value) == (
-    'config.model: the images are too small: nothing is left, (1, 0, 0, 64)'
+    'config.model: the images are too small: features have shape (1, 0, 0, 64)'
   )
