@@ -160,7 +160,7 @@ class Rule(NamedTuple):
   names: tuple[Any, ...] = ()  # The allowed values, if they are listed.
   each: 'Rule | None' = None  # The rule of a tuple's element.
   optional: bool = False  # Whether it may be `None`.
-  others: tuple[type, ...] = ()  # Types whose values are accepted as they are.
+  others: tuple[type, ...] = ()  # Types whose values are accepted unchecked.
 
   @property
   def words(self) -> str:

@@ -172,7 +172,10 @@ FIELDS: Mapping[str, Field] = {
     "The optimizer's weight decay; if it has none, L2 regularization.",
   ),
   'optimizer.decayed': Field(
-    'all', str, '`matrices`: no decay of biases and norm scales.'
+    'all',
+    str,
+    'The parameters with weight decay: `all`, or `matrices`, which excludes '
+    'biases and norm scales.',
   ),
   'optimizer.clip_norm': Field(
     None, float | None, 'The largest global L2 norm of a gradient.'
@@ -207,8 +210,8 @@ FIELDS: Mapping[str, Field] = {
   'max_skips': _changeable(
     20,
     Count,
-    'Updates of one worker that `skip` may omit in a row. After that the run '
-    'stops: the parameters may be no longer finite, for example.',
+    'The most updates of one worker that `skip` omits in a row. Then the run '
+    'stops; its parameters may no longer be finite, for example.',
   ),
   'virtual_cluster.compute': Field(
     None,

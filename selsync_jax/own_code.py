@@ -188,7 +188,7 @@ def _mentions(code: types.CodeType) -> Iterator[str]:
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
-  """Yields the names that a statement defines or whose objects it changes."""
+  """Yields the names of the objects that a statement defines or changes."""
   if isinstance(node, _DEFINITIONS):
     yield node.name
     return

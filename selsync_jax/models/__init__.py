@@ -53,7 +53,7 @@ def register_model(model: Any) -> Any:
 
 
 def bind_model(fields: Mapping[str, Any]) -> Bound:
-  """Binds the fields of a model; call the result with the number of scores.
+  """Binds a model's fields; call the result with the number of scores.
 
   Args:
     fields: `name`, a name in `MODELS`, and other fields of the model. Missing

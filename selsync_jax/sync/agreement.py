@@ -62,7 +62,7 @@ def check_local(grads: Any) -> None:
 
 
 def _equal(tree: Any) -> bool:
-  """Whether a tree has arrays, and by their types none of them varies."""
+  """Whether a tree has arrays, none of which may vary by its type."""
   arrays = [x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
   return bool(arrays) and not any(map(varying, arrays)) and _tracked()
 
@@ -93,7 +93,7 @@ def _tracked() -> bool:
 
 
 def agreed(flag: Any, axis_name: str) -> Any:
-  """Returns a flag that is equal on all workers, so that JAX knows it is.
+  """Returns a flag typed as equal on all workers; the caller must know it.
 
   A trigger's flag is stored in the state from step to step, and JAX then
   assumes that it might differ. Nothing is sent or checked.

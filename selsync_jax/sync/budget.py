@@ -107,8 +107,8 @@ def budgeted(
 
   Raises:
     ValueError: if the trigger has no threshold; if not exactly one budget is
-      set; or if the budget is the most, or the least, that the trigger can
-      synchronize, so that it would do so periodically.
+      set; or if the trigger cannot synchronize more often, or less often, than
+      the budget asks. It would then synchronize periodically.
   """
   threshold, meter = trigger.traits.threshold, trigger.traits.meter
   if threshold is None:

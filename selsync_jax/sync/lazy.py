@@ -48,7 +48,8 @@ def lazy(
 ) -> Reducer:
   r"""Reuses the last gradient that a worker sent until a new one differs.
 
-  A worker sends its gradient if its difference to the last sent one is
+  A worker sends its gradient if :math:`\delta_m`, the difference to the last
+  gradient that it sent, satisfies
 
   .. math::
     \|\delta_m\|^2 > \xi \sum_{d=1}^{D} \|\bar g^{k-d}\|^2

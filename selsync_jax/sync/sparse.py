@@ -91,12 +91,13 @@ def micro(
 
   Args:
     density: k / size, the fraction of the elements that all workers together
-      select, in (0, 1]; with `top_k`, each worker selects its own. k is rounded
-      down, to at least 1, and must be at least N, since every worker selects at
-      least one element. An element waits for about 1 / density steps. If it
-      waits too long for the learning rate, it overshoots, and the threshold
-      grows without end. On 513 parameters with SGD at 0.05 it settles from
-      k = 24 (5%), for 4, 8 and 16 workers alike. The paper's is 0.001.
+      select, in (0, 1]; in `top_k`, each worker selects this fraction. k is
+      rounded down, to at least 1, and must be at least N, since every worker
+      selects at least one element. An element waits for about 1 / density
+      steps. If it waits too long for the learning rate, it overshoots, and the
+      threshold grows without end. On 513 parameters with SGD at 0.05 the
+      threshold settles if k is at least 24 (5%), for 4, 8 and 16 workers alike.
+      The paper's density is 0.001.
     capacity: a fixed length of the messages, in multiples of k / N, at least 1.
       Not in the paper. A worker that selects more sends the largest; the rest
       waits in its error memory.

@@ -34,7 +34,7 @@ class TriggerTraits(NamedTuple):
       if there is no bound.
     budgets: `budget(traffic)` of each budget inside: the target rate of
       synchronizations, or `None` while unknown. Raises `ValueError` if the
-      strategy's traffic exceeds the budget for any decision.
+      strategy's traffic exceeds the budget whatever the trigger decides.
     meter: the measurement of the gradient's change that decides.
     compared: `compared(state)` returns the value that this worker's last update
       compared with the threshold.

@@ -353,7 +353,7 @@ def min_interval(k: Period, *, trigger: Trigger) -> Trigger:
 
   Raises:
     ValueError: if a budget of the trigger asks for one synchronization in k
-      steps, or more.
+      steps, or for more.
   """
 
   def init(params):

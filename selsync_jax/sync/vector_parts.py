@@ -28,8 +28,8 @@ class MicroState(NamedTuple):
 
   count: Int32[Array, '']  # Steps taken.
   threshold: Float32[Array, '']  # The smallest magnitude that is selected.
-  selected: Int32[Array, '']  # Elements that all selected at the last step.
-  selection: Float32[Array, '']  # The longest one, in multiples of k / N.
+  selected: Int32[Array, '']  # Number selected by all workers at the last step.
+  selection: Float32[Array, '']  # The longest selection, in units of k / N.
   overflow: Float32[Array, '']  # The share of this worker's that did not fit.
   error: list[Float32[Array, '...']]  # `flat.parts` of the unsent rest.
 
