@@ -1,7 +1,7 @@
 """The registry of models.
 
-A model is a module of flax linen. Its first field is the number of scores, its
-other fields are the fields of `config.model`, and `model(x, *, train)` returns
+A model is a module of flax linen. Its first field is the number of scores, and
+the other fields are the fields of `config.model`. `model(x, *, train)` returns
 scores with a last axis of classes. `as_linen` converts a module of flax nnx.
 Parameters are float32 for every `dtype` of the computation. Models do not
 depend on workers or synchronization.

@@ -8,10 +8,10 @@ threshold after every step:
 .. math::
   \log\theta \leftarrow \log\theta + g (s - p)
 
-where s is 1 after a synchronization and 0 otherwise. With a constant gain g,
-the rate over any n steps differs from p by exactly the change of the logarithm
-divided by g n, whatever the measurements are. But then the threshold jumps at
-every synchronization, so the controller decides which steps synchronize. With a
+where s is 1 after a synchronization and 0 otherwise. With a constant gain g and
+any measurements, the rate over n steps differs from p by exactly the change of
+the logarithm divided by g n. But then the threshold jumps at every
+synchronization, so the controller decides which steps synchronize. With a
 falling gain the threshold settles, and the measurements decide:
 
 .. math::
@@ -24,9 +24,9 @@ exceed 3 synchronizations; then n restarts at 0.
 The first threshold is the first finite value measured. Until then every step
 synchronizes.
 
-The rate p is fixed, or follows from a budget in bytes, or from a share q of the
-time in which the link may carry an average. If an average travels for m steps,
-p is q / m.
+The rate p is fixed, or follows from a budget in bytes. Or it follows from q,
+the share of the time in which the link may carry an average. If an average
+travels for m steps, p is q / m.
 """
 
 import math

@@ -59,9 +59,9 @@ def measure(
   The first gradient has no past: its change is infinite, and the average starts
   with it. The same holds after gradients that were all zero or not finite; zero
   after zero is no change. A gradient that is not finite has change NaN and
-  leaves the average as it was. Squares that float32 cannot hold are scaled, as
-  in the BLAS's nrm2 (Blue, `A Portable Fortran Program to Find the Euclidean
-  Norm of a Vector`, 1978), so the change is right for every finite gradient.
+  leaves the average as it was. The change is right for every finite gradient:
+  squares that float32 cannot hold are scaled, as in the BLAS's nrm2 (Blue, `A
+  Portable Fortran Program to Find the Euclidean Norm of a Vector`, 1978).
 
   The state has no derivative, so a step that measures can be differentiated.
 

@@ -289,9 +289,9 @@ def eager_outer(
   Args:
     optimizer: the outer optimizer. It must be linear (SGD with any momentum):
       otherwise workers would drift apart, and `init` raises `ValueError`. Its
-      steps must be small. Take a quadratic, and let the local steps of a round
-      remove the share kappa of the error: then SGD with rate r and momentum m
-      converges if and only if r kappa (1 - 1/N) < 1 - m.
+      steps must be small. On a quadratic, SGD with rate r and momentum m
+      converges if and only if r kappa (1 - 1/N) < 1 - m. Here kappa is the
+      share of the error that the local steps of a round remove.
     wire: the encoding of the mean change.
   """
   averager = mean_of_all(wire=wire)

@@ -58,11 +58,10 @@ def gossip(
 
   Args:
     topology: `exponential`: in round r, worker i sends to worker
-      i + 2^(r mod log2 N) and takes the mean of its own and the received
-      parameters; if N is a power of two, all agree after log2 N rounds. `ring`:
-      a worker takes the mean of its own and both neighbors' parameters.
-      `random`: disjoint pairs, drawn in each round; with an odd number of
-      workers, one has no partner.
+      i + 2^(r mod log2 N), and averages its own with the received parameters.
+      If N is a power of two, all agree after log2 N rounds. `ring`: a worker
+      averages its own and both neighbors' parameters. `random`: disjoint pairs,
+      drawn in each round; with an odd number of workers, one has no partner.
     seed: the seed of the random draws.
   """
   draws = seed if topology == 'random' else None

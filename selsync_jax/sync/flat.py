@@ -79,8 +79,8 @@ def _flattened(flatten: Callable[[list[Any]], Any], tree: Any) -> Any:
 def parts(tree: Any) -> list[Float32[Array, '...']]:
   """Returns copies of the floating-point leaves, in float32.
 
-  A state with the shapes of a tree is stored in this form and not as a vector,
-  so that it is split over the devices of a worker as the tree is.
+  State with a tree's shapes is in this form, not in a vector. So the devices
+  of a worker split it in the same way as the tree.
   """
   return [jnp.array(leaf, jnp.float32) for leaf in floats(tree)]
 

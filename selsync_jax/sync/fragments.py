@@ -47,8 +47,8 @@ def fragments(
 ) -> Averager:
   """Averages one k-th of every array.
 
-  Every array is cut into k slices of equal size, so a fragment is a tree like
-  the whole one, and all fragments are equally large, whatever the layers are.
+  Every array is cut into k slices of equal size. So a fragment is a tree like
+  the whole tree, and all fragments have the same size for any layers.
 
   Args:
     k: the number of fragments, at least 1.
@@ -117,9 +117,9 @@ def _joined(slices: Shaped[Array, 'k width'], like: Any) -> Any:
 def _in_turn(k: int, averager: Averager, seed: int) -> Any:
   """Returns four functions that choose the next slice.
 
-  They initialize the averager's state for a tree, take and put the slice (a
-  `Piece`), read the averager's state from the state of `fragments`, and replace
-  it there.
+  The first initializes the averager's state for a tree. A `Piece` takes and
+  puts the slice. The last two read and replace the averager's state in the
+  state of `fragments`.
   """
   index_in = lax.dynamic_index_in_dim
   put_in = lax.dynamic_update_index_in_dim

@@ -40,9 +40,9 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
   As with the wire `int8`, each 256 elements have a float32 scale, and both
   stages have error feedback.
 
-  The error stays bounded. If G bounds the elements of all gradients, then
-  (N + 1 + (N - 1) / 253) / 252 G (0.02 G for four workers) bounds the elements
-  of error memories, up to float32's rounding. The error of the sum of all means
+  The error stays bounded. If no element of a gradient exceeds G, no element of
+  an error memory exceeds (N + 1 + (N - 1) / 253) / 252 G, up to float32's
+  rounding. For four workers, that is 0.02 G. The error of the sum of all means
   has the same bound.
   """
 

@@ -80,10 +80,10 @@ def micro(
   selections and of their indices, and an all-reduce of values.
 
   As published, messages are as long as the longest selection, and this length
-  is the counted traffic. The arrays of a compiled program have fixed lengths,
-  so the real messages have the next length of k / N, 2 k / N, 4 k / N and so
-  on. While the threshold is far too low, for example at the start, they are
-  longer than an all-reduce.
+  is the counted traffic. The arrays of a compiled program have fixed lengths.
+  So real messages are padded to k / N, 2 k / N, 4 k / N and so on. While the
+  threshold is far too low, for example at the start, they are longer than an
+  all-reduce.
 
   A run's rows have `selection`, the length of the longest selection in
   multiples of k / N. With a `capacity` they also have `overflow`, the share of

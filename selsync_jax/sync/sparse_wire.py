@@ -46,10 +46,11 @@ def sparse(
   """Sends the largest changes of each chunk of 4,096 elements, in two bits.
 
   Each worker sends the indices of its largest changes since the last consensus,
-  their signs, and one more bit: whether the magnitude is in the upper half of
-  the range of those sent. The mean of its half replaces each magnitude. The
-  mean over workers counts unsent elements as zero. Unsent elements and rounding
-  errors, times `decay`, are added to the worker's next message.
+  with two bits for each. One is the sign; the other says whether the magnitude
+  is in the upper half of the range sent. The mean of its half replaces each
+  magnitude. The mean over workers counts unsent elements as zero. Unsent
+  elements and rounding errors, times `decay`, are added to the worker's next
+  message.
 
   Args:
     density: the fraction of the elements that a worker sends, in (0, 1],

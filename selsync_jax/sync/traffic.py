@@ -28,9 +28,9 @@ class Kind(NamedTuple):
   rounds: Callable[[int], int]  # The number of consecutive messages.
 
 
-# In this order, the message is the reduced vector; one worker's contribution to
-# the gathered result; the scattered vector; one worker's data for all workers;
-# one worker's data for its partner; the root's data.
+# The message of each kind, in this order: the reduced vector; one worker's
+# contribution to the gathered result; the scattered vector; one worker's data
+# for all workers; one worker's data for its partner; the root's data.
 KINDS = {
   'all_reduce': Kind(lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1)),
   'all_gather': Kind(lambda n: n - 1, lambda n: n - 1),
