@@ -2,9 +2,8 @@
 
 The leading axis of an array is the workers, in the order of the processes. A
 local array has the rows of this process's workers. A global array has the rows
-of all workers, and a process holds the parts on its devices; the mapper `mesh`
-and checkpoints use global arrays. With one process, local and global arrays are
-the same.
+of all workers, and a process holds the parts on its devices. The mapper `mesh`
+and checkpoints use global arrays. With one process, both are the same.
 """
 
 from typing import Any

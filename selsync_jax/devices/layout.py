@@ -54,8 +54,8 @@ class Layout(Slices, Mapper):
   def spread(self, shape: tuple[int, ...]) -> NamedSharding:
     """Returns a sharding over as many devices as can share the array evenly.
 
-    It is for reading the state of another number of workers, a part on each
-    device. This part is within the device's part of its own worker.
+    It is used to read the state of another number of workers, a part on each
+    device. That part lies within the part that the device will keep.
     """
     names = self.mesh.axis_names[::-1]
     for over in (names[:i] for i in range(len(names), 0, -1)):
@@ -70,8 +70,8 @@ class Layout(Slices, Mapper):
 
     Args:
       init: a function from the worker's index, int32 [], to its state. Random
-        keys must depend on the worker; parameters must not. A floating-point
-        leaf that does causes a warning.
+        keys must depend on the worker; parameters must not. It warns if a
+        floating-point leaf depends on the worker.
     """
     workers, differ = jnp.arange(self.workers, dtype=jnp.int32), {}
 
