@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from selsync_jax.runs import provenance
 
     provenance.origin()  # The forks remember what they have imported.
-    arguments = forks.serve(arguments[1:])  # It returns in each fork.
+    arguments = forks.serve(arguments[1:])  # Returns in each fork.
   own_process(' '.join(arguments[:1]))
   run_command(arguments)
 

@@ -427,7 +427,7 @@ def bind_arguments(
   """Checks fields of a config as arguments of a constructor; see `bind`."""
   accepted = parameters(constructor, given)
   for parameter in accepted.values():
-    if parameter.kind is parameter.VAR_POSITIONAL:  # By names of any kind.
+    if parameter.kind is parameter.VAR_POSITIONAL:  # Fields of any name.
       elements = (
         nested(parameter.annotation, fields[field], f'{path}.{field}')
         for field in sorted(fields)

@@ -357,7 +357,7 @@ def min_interval(k: Period, *, trigger: Trigger) -> Trigger:
   """
 
   def init(params):
-    # As if the last synchronization were long ago.
+    # Starts as if the last synchronization were long ago.
     no = jnp.bool(False)
     return MinIntervalState(trigger.init(params), jnp.int32(k - 1), no, no, no)
 

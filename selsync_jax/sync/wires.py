@@ -180,7 +180,7 @@ def _packed(
     packed, scale = jnp.split(message, [blocks * BLOCK // per_byte], axis=-1)
     scale = scale.reshape(*message.shape[:-1], blocks, 4)
     scale = lax.bitcast_convert_type(scale, jnp.float32)
-    # To the highest bits and back, which repeats the sign.
+    # Shifting to the highest bits and back repeats the sign.
     codes = [packed << 8 - bits - place >> 8 - bits for place in places]
     codes = jnp.stack(codes, axis=-1).astype(jnp.float32)
     blocks = values(codes.reshape(*scale.shape, BLOCK)) * scale[..., None]
