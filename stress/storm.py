@@ -2,13 +2,13 @@
 
   python -m stress.storm --islands=4 --minutes=30
 
-The islands, and their meeting point, are hosts of an emulated cluster, and
+The islands, and their coordinator, are hosts of an emulated cluster, and
 train tests/support/slow_digits.py: steps that leave the CPU idle, as a GPU's.
 Every --every seconds one island is killed (SIGKILL), at any moment or in an
 average; frozen for a moment, or until the others give it up (SIGSTOP); cut off
 from the network; asked to leave (SIGTERM); or Python's lock is held in it. Or
 two are killed at once; or the one that gives a newcomer its state; or the
-meeting point, alone or with an island. Whoever has ended is started again. The
+coordinator, alone or with an island. Whoever has ended is started again. The
 others must go on, and the victims must train with them again, one after the
 other, until all have taken their steps. Whatever two islands say of the same
 step must be the same, `selsync replay` must compute the same parameters from
@@ -67,7 +67,7 @@ SAME = 'loss', 'synced', 'relative_change', 'samples', 'lssr'
 
 
 class Storm:
-  """Islands on hosts of their own, and their meeting point on another.
+  """Islands on hosts of their own, and their coordinator on another.
 
   Args:
     folder: the folder of their runs.
@@ -96,7 +96,7 @@ class Storm:
     self.running = {name: self.begin(name) for name in self.names}
 
   def meet(self) -> subprocess.Popen:
-    """Starts the meeting point."""
+    """Starts the coordinator."""
     islands = len(self.names)
     least, keep = max(1, islands - 2), f'--keep={self.folder}/point.json'
     return self._start(
@@ -116,7 +116,7 @@ class Storm:
     self._hosts.link(self.names.index(name), state)
 
   def log(self, name: str) -> str:
-    """What an island, or the meeting point, has said."""
+    """What an island, or the coordinator, has said."""
     return (self.folder / f'{name}.log').read_text()
 
   def events(self) -> list[journal.Event]:

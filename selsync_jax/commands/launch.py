@@ -110,7 +110,7 @@ def process_places(processes: int) -> dict[str, Environment]:
 
 
 def island_places(islands: int, invitation: str) -> dict[str, Environment]:
-  """Returns the places of islands that have one meeting point."""
+  """Returns the places of islands that have one coordinator."""
   digits = len(str(islands - 1))  # The order of names is that of texts.
   names = [f'island{index:0{digits}}' for index in range(islands)]
   return {
@@ -123,7 +123,7 @@ def island_places(islands: int, invitation: str) -> dict[str, Environment]:
 def _meeting_point(
   islands: int, flags: Sequence[str]
 ) -> Generator[tuple[str, threading.Event]]:
-  """Runs a meeting point; yields its invitation, and whether all have met."""
+  """Runs a coordinator; yields its invitation, and whether all have met."""
   local = '--host=127.0.0.1', '--port=0'
   point = children.start(
     [sys.executable, '-m', 'selsync_jax', 'meet', *local, *flags],
@@ -136,15 +136,15 @@ def _meeting_point(
   said, met = iter(point.stdout), threading.Event()
 
   def listen():
-    every, some = f': {islands} of {islands}\n', 'the run goes on with '
-    if any(s.endswith(every) or s.startswith(some) for s in said):
+    every, some = f': {islands} of {islands}\n', ' and the others begin: '
+    if any(s.endswith(every) or some in s for s in said):
       met.set()
     collections.deque(said, 0)  # A pipe that nobody reads would fill.
 
   listener = threading.Thread(target=listen, daemon=True)
   try:
     if not (invitation := next(said, '').strip()):
-      raise RunError('the meeting point has not started')
+      raise RunError('the coordinator has not started')
     listener.start()
     yield invitation, met
   finally:

@@ -1,4 +1,4 @@
-"""Serve the meeting point of islands, workers in separate programs.
+"""Serve the coordinator of islands, workers in separate programs.
 
   selsync meet --islands=4 --host=10.0.0.1 --port=7070
 
@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Callable, Sequence
 import pathlib
 import threading
+import time
 from typing import Any
 
 from selsync_jax.commands import flags
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str]) -> None:
   )
 
   def say(text):
-    print(text, flush=True)
+    print(time.strftime('%H:%M:%S'), text, flush=True)
 
   if options.log:
     with options.log.open('a'):
@@ -94,9 +95,7 @@ def main(arguments: Sequence[str]) -> None:
       credentials=options.keep and flight.kept_credentials(options.keep),
       log=options.log,
     )
-  except ConfigError:
-    raise
-  except Exception as error:  # gRPC raises no more specific class.
+  except OSError as error:
     raise RunError(
       f'--port={options.port}: this port cannot be opened'
     ) from error
@@ -104,7 +103,7 @@ def main(arguments: Sequence[str]) -> None:
   if options.metrics is not None:
     address = _serve_metrics(point.status, options.metrics)
     lines.append(f'metrics at {address}')
-  say('\n'.join(lines))
+  print('\n'.join(lines), flush=True)
   threading.Event().wait()
 
 

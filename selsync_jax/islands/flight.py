@@ -96,15 +96,30 @@ def kept_credentials(path: pathlib.Path) -> Credentials:
   try:
     with contextlib.suppress(FileNotFoundError):
       token, certificate, key = json.loads(path.read_text())
-      return Credentials(token, certificate.encode(), key.encode())
+      kept = Credentials(token, certificate.encode(), key.encode())
+      private = serialization.load_pem_private_key(kept.key, None)
+      known = x509.load_pem_x509_certificate(kept.certificate).public_key()
+      if known != private.public_key():
+        raise ValueError('the key is of another certificate')
+      if path.stat().st_mode & 0o077:
+        raise ConfigError(
+          f'--keep={path}: other users can read this file; make it private '
+          f'(chmod 600 {path}) or delete it for new secrets'
+        )
+      return kept
     token, certificate, key = made = create_credentials()
     # Nobody else may read the file, at any time.
     with open(path, 'x', opener=_open_private) as file:
       file.write(json.dumps([token, certificate.decode(), key.decode()]))
   except OSError as error:
     raise ConfigError(f'--keep={path}: {error.strerror}') from error
+  except ConfigError:
+    raise
   except (ValueError, AttributeError, TypeError) as error:
-    raise ConfigError(f'--keep={path}: is of no meeting point') from error
+    raise ConfigError(
+      f'--keep={path}: holds no secrets of a coordinator; delete the file for '
+      'new ones'
+    ) from error
   return made
 
 

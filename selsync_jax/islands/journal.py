@@ -1,4 +1,4 @@
-"""What happens at a meeting point: who comes, who goes, and who is there."""
+"""What happens at a coordinator: who comes, who goes, and who is there."""
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
@@ -75,7 +75,7 @@ class Totals(NamedTuple):
 
 
 class Journal:
-  """Tells of the events at a meeting point, in their order.
+  """Tells of the events at a coordinator, in their order.
 
   Args:
     say: a function that takes a line about each.

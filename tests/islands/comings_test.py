@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands import circle, meeting
-from tests.support.meetings import admit, came, enter, until
+from selsync_jax.islands import meeting
+from selsync_jax.islands.protocol import run
+from tests.support.meetings import admit, enter, until
 
 
 @pytest.mark.parametrize('handed_over', [True, False])
@@ -18,8 +19,8 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
   handed_over, said, pool, monkeypatch
 ):
   """It leaves where others may come, when all have been together."""
-  monkeypatch.setattr(circle, 'ASKING', 0.1)
-  monkeypatch.setattr(circle, 'PARTING', 30.0 if handed_over else 0.5)
+  monkeypatch.setattr(run, 'ASKING', 0.1)
+  monkeypatch.setattr(run, 'PARTING', 30.0 if handed_over else 0.5)
 
   def train(peers, leaves):
     if leaves:
@@ -59,10 +60,14 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
     return peers.names
 
   with meeting.MeetingPoint(3, minimum=2, say=said.put, grace=0.6) as point:
-    a, b, c = (each.result() for each in came(point, pool, *'abc'))
-    time.sleep(0.7)
-    for peers in a, b, c:
-      peers.reach(1)  # Nobody is late before its first step.
+    join = functools.partial(
+      meeting.join, point.invitation, run='a run', timeout=3.0
+    )
+    a, b, c = pool.map(join, 'abc')
+    for step in 1, 2:  # Nobody is late before its first step.
+      time.sleep(0.7)
+      for peers in a, b, c:
+        peers.reach(step)
     first = pool.submit(come, a)
     time.sleep(0.9)  # It waits alone.
     second = pool.submit(come, b)
@@ -85,7 +90,7 @@ def test_a_run_begins_with_enough_islands_and_others_come_late(said, pool):
         pool.submit(functools.partial(join, slot=0), 'd'),
       ]
       b, d = (island.result() for island in islands)
-      until(said, 'the run goes on with 2 of 3 islands')
+      until(said, 'and the others begin: 2 of 3 islands')
       assert b.names == d.names == ('d', 'b') and tuple(b.slots) == known
       assert (d.slot, b.slot) == (0, 1)
       if '' in known:

@@ -17,18 +17,11 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import (
-  control,
-  flight,
-  meeting,
-  messages,
-  outbox,
-  relay,
-)
+from selsync_jax.islands import flight, meeting, messages, outbox, relay
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
-from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.program import cut
+from selsync_jax.islands.protocol.member import Member, Regrouped
 from tests.support import live_runs
 
 N = 3
@@ -169,13 +162,13 @@ ANSWERS = unreachable, pytest.param(silent, marks=pytest.mark.slow)
 @pytest.fixture
 def accused(monkeypatch):
   """Islands that are impatient; those whom others have accused."""
-  names, accuse = queue.SimpleQueue(), control.Control.accuse
+  names, accuse = queue.SimpleQueue(), Member.accuse
 
-  def accuse_and_note(self, name):
-    accuse(self, name)
+  def accuse_and_note(self, place, name, why=''):
+    accuse(self, place, name, why)
     names.put(name)
 
-  monkeypatch.setattr(control.Control, 'accuse', accuse_and_note)
+  monkeypatch.setattr(Member, 'accuse', accuse_and_note)
   monkeypatch.setattr(messages, 'PATIENCE', -1.0)  # Of 2 * timeout.
   return names
 
@@ -187,10 +180,17 @@ def test_one_of_two_that_do_not_reach_each_other_is_ended(
   """Though both talk to the meeting point."""
   monkeypatch.setattr(Outbox, 'do_exchange', answer)
   with (
-    met(('maui', 'oahu'), timeout=1.5) as (_, oahu),
-    pytest.raises(RunError, match=r'^island (maui|oahu) cannot be reached'),
+    met(('maui', 'oahu'), timeout=1.5) as (maui, oahu),
+    futures.ThreadPoolExecutor(2) as pool,
   ):
-    oahu.exchange([np.zeros(1)] * 2)
+    calls = [
+      pool.submit(peers.exchange, [np.zeros(1)] * 2) for peers in (maui, oahu)
+    ]
+    for call in calls:
+      with pytest.raises(
+        RunError, match=r'^island \w+ cannot be reached by \w'
+      ):
+        call.result(timeout=20)
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ def test_calls_to_a_frozen_island_end_when_the_others_go_on(monkeypatch):
     channels = [*others, *(peers.channel('behind') for peers in others)]
     calls = [pool.submit(exchange, peers) for peers in channels]
     assert all(asked.acquire(timeout=20) for _ in calls)
-    maui._control.fail()
+    maui._link.close(maui._link.member.fail)
     for call in calls:
       with pytest.raises(Regrouped):
         call.result(timeout=20)

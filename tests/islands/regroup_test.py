@@ -26,14 +26,16 @@ class Mortal(FlightPeers):
 
   moment = None
 
-  def exchange(self, messages):
+  def exchange(self, messages, about=None):
     if self.moment == 'after it':
-      super().exchange(messages)
+      super().exchange(messages, about)
     if self.moment == 'before it fetches':
-      self._outbox.put(self._key(self._count + 1), messages)
+      like = about.like
+      place = self._arrive('average', about.operation, like.dtype, like.shape)
+      self._outbox.put(place.key, messages)
     if self.moment:
       raise Death
-    return super().exchange(messages)
+    return super().exchange(messages, about)
 
 
 MOMENTS = 'before it serves', 'before it fetches', 'after it'

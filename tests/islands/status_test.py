@@ -26,7 +26,7 @@ def run(tmp_path):
     futures.ThreadPoolExecutor(N) as pool,
   ):
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      meeting.join, point.invitation, run='a run', timeout=4.0, welcomes=True
     )
     yield point, join, pool
 
@@ -76,6 +76,7 @@ def admit(pool, islands, late):
   """Lets in one that has come again."""
 
   def step(peers):
+    peers.reach(STEP + N)  # All islands meet after the same step.
     while not peers.admits:
       peers.complete(lambda peers: peers.share(np.zeros(0)))
     peers.admit()
