@@ -27,10 +27,10 @@ TIMEOUT = 60.0
 
 def serve(islands: int, pipe: Connection) -> None:
   """Is a coordinator; says, when asked, how much CPU time it has taken."""
-  from selsync_jax.islands.meeting import MeetingPoint
+  from selsync_jax.islands.server import CoordinatorServer
 
   _allow(islands)
-  with MeetingPoint(islands) as point:
+  with CoordinatorServer(islands) as point:
     pipe.send(str(point.invitation))
     while pipe.recv():
       pipe.send(time.process_time())

@@ -4,9 +4,9 @@
   selsync launch --islands=4 -- python train.py ...
 
 The environment of each process has its place and a shared secret: its index and
-the address of the first, or an island's name and the invitation of a meeting
-point, `selsync meet`, that runs beside them. Every line of its output begins
-with its index or name. A signal to end is passed on as SIGTERM. When one
+the address of the first, or an island's name and the invitation of a
+coordinator, `selsync meet`, that runs beside them. Every line of its output
+begins with its index or name. A signal to end is passed on as SIGTERM. When one
 process fails, the others are stopped, and `launch` exits with its code, or with
 128 plus the number of the signal that killed it. With `--minimum`, it does so
 when fewer islands than that are left, or one fails before all have met. If

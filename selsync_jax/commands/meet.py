@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
     )
   from selsync_jax.islands import (
     flight,  # Imports Arrow.
-    meeting,
+    server,
   )
 
   def say(text):
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> None:
       pass  # It can be written.
 
   try:
-    point = meeting.MeetingPoint(
+    point = server.CoordinatorServer(
       *(options.islands, options.host, options.port, options.timeout, say),
       minimum=minimum,
       grace=options.grace,

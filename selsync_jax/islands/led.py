@@ -20,7 +20,7 @@ import numpy as np
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands import connection, meeting
+from selsync_jax.islands import connection, joining
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.peers import Peers, View
 from selsync_jax.islands.protocol.member import Regrouped
@@ -37,7 +37,7 @@ class Led(Peers):
 
   Args:
     invitation: the coordinator's invitation.
-    timeout: see `meeting.join`.
+    timeout: see `joining.join`.
     join: what the first process calls to join the other islands, with the
       addresses of the others' `relays`.
 
@@ -187,8 +187,8 @@ class _LedAgreement(Agreement):
 def join(
   invitation: Invitation, name: str, run: Any, timeout: float, **more: Any
 ) -> Peers:
-  """Joins a run as `meeting.join` does, in each process of an island."""
-  join = functools.partial(meeting.join, invitation, name, run, timeout, **more)
+  """Joins a run as `joining.join` does, in each process of an island."""
+  join = functools.partial(joining.join, invitation, name, run, timeout, **more)
   return Led(invitation, timeout, join) if jax.process_count() > 1 else join()
 
 
@@ -200,7 +200,7 @@ def _await(invitation: Invitation, timeout: float) -> None:
 def _relay(invitation: Invitation, timeout: float) -> Relay | None:
   """Returns a relay, if this process reaches the coordinator, too."""
   try:
-    return meeting.relay(invitation, timeout)
+    return joining.relay(invitation, timeout)
   except Exception as error:  # The others do not wait for this one alone.
     where = f'process {jax.process_index()}'
     print(f'{where}: {error}; messages pass over others', file=sys.stderr)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands import meeting
+from selsync_jax.islands import joining, server
 from selsync_jax.islands.protocol import run
 from tests.support.meetings import admit, enter, until
 
@@ -36,9 +36,9 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
         assert peers.size == 2
 
   admitted = []
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     islands = [*pool.map(join, 'abc')]
     work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
@@ -59,9 +59,9 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
     peers.complete(lambda peers: peers.exchange([np.zeros(1)] * peers.size))
     return peers.names
 
-  with meeting.MeetingPoint(3, minimum=2, say=said.put, grace=0.6) as point:
+  with server.CoordinatorServer(3, minimum=2, say=said.put, grace=0.6) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=3.0
+      joining.join, point.invitation, run='a run', timeout=3.0
     )
     a, b, c = pool.map(join, 'abc')
     for step in 1, 2:  # Nobody is late before its first step.
@@ -79,9 +79,9 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
 
 
 def test_a_run_begins_with_enough_islands_and_others_come_late(said, pool):
-  with meeting.MeetingPoint(3, 'localhost', 0, 1.0, said.put, 2) as point:
+  with server.CoordinatorServer(3, 'localhost', 0, 1.0, said.put, 2) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     for known in ('d', 'b', ''), ('d', 'b', 'a'):
       # The second knows which it was, and is the first: as in its last run.

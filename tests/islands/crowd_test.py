@@ -8,7 +8,7 @@ import socket
 import numpy as np
 from pyarrow import flight as arrow
 
-from selsync_jax.islands import connection, meeting
+from selsync_jax.islands import connection, server
 from selsync_jax.islands.protocol import messages
 from tests.support.meetings import came, said_by_hand
 
@@ -52,7 +52,7 @@ def crowd(port, point, opened):
 
 def test_islands_train_on_and_one_line_is_said(said, pool, capfd):
   with (
-    meeting.MeetingPoint(2, say=said.put) as point,
+    server.CoordinatorServer(2, say=said.put) as point,
     contextlib.ExitStack() as opened,
   ):
     islands = [each.result(timeout=20) for each in came(point, pool, *'ab')]

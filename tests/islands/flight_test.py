@@ -17,7 +17,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import flight, meeting, messages, outbox, relay
+from selsync_jax.islands import exchange, flight, joining, outbox, relay, server
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.program import cut
@@ -31,14 +31,14 @@ NAMES = ('hawaii', 'maui', 'oahu')
 
 @contextlib.contextmanager
 def met(names=NAMES, timeout=30.0, minimum=None):
-  """The peers of each island, over a meeting point."""
+  """The peers of each island, over a coordinator."""
   with (
-    meeting.MeetingPoint(len(names), minimum=minimum) as point,
+    server.CoordinatorServer(len(names), minimum=minimum) as point,
     futures.ThreadPoolExecutor(len(names)) as pool,
   ):
 
     def join(name):
-      return meeting.join(point.invitation, name, 'a run', timeout)
+      return joining.join(point.invitation, name, 'a run', timeout)
 
     islands = list(pool.map(join, names))
     yield islands
@@ -53,7 +53,7 @@ def islands():
 
 def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
   monkeypatch.setattr(outbox, 'BLOCK', 1 << 18)
-  for room in (messages, outbox):
+  for room in (exchange, outbox):
     monkeypatch.setattr(room, 'PIECE', 1 << 20)
   rows = np.random.default_rng(0).normal(size=(N, 1_000_001))
 
@@ -84,7 +84,7 @@ def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
 
 def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
   """Of three and of two processes; and over the others, when one has ended."""
-  for room in (messages, outbox):
+  for room in (exchange, outbox):
     monkeypatch.setattr(room, 'PIECE', 1 << 12)
   asked, passed, changed = set(), set(), threading.Condition()
   pass_on, serve = relay.Relay.do_exchange, Outbox.do_exchange
@@ -106,26 +106,26 @@ def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
   monkeypatch.setattr(Outbox, 'do_exchange', held)
   rows = np.random.default_rng(0).normal(size=(2, 20_000))
   with (
-    meeting.MeetingPoint(2) as point,
+    server.CoordinatorServer(2) as point,
     futures.ThreadPoolExecutor(2) as pool,
     contextlib.ExitStack() as stack,
   ):
     relays = [
-      stack.enter_context(meeting.relay(point.invitation)) for _ in range(3)
+      stack.enter_context(joining.relay(point.invitation)) for _ in range(3)
     ]
     addresses = [each.address for each in relays]
-    join = functools.partial(meeting.join, point.invitation, run='a run')
+    join = functools.partial(joining.join, point.invitation, run='a run')
     islands = [
       pool.submit(join, 'maui', relays=addresses[:2]),
       pool.submit(join, 'oahu', relays=addresses[2:]),
     ]
 
-    def exchange(each):
+    def swap(each):
       peers = each.result(timeout=20)
       return peers.exchange([rows[peers.index]] * 2)
 
     for each in relays:
-      for found in pool.map(exchange, islands):
+      for found in pool.map(swap, islands):
         np.testing.assert_array_equal(found, rows)
       each.shutdown()
     assert passed == {*relays}
@@ -169,7 +169,7 @@ def accused(monkeypatch):
     names.put(name)
 
   monkeypatch.setattr(Member, 'accuse', accuse_and_note)
-  monkeypatch.setattr(messages, 'PATIENCE', -1.0)  # Of 2 * timeout.
+  monkeypatch.setattr(exchange, 'PATIENCE', -1.0)  # Of 2 * timeout.
   return names
 
 
@@ -177,7 +177,7 @@ def accused(monkeypatch):
 def test_one_of_two_that_do_not_reach_each_other_is_ended(
   answer, accused, monkeypatch
 ):
-  """Though both talk to the meeting point."""
+  """Though both talk to the coordinator."""
   monkeypatch.setattr(Outbox, 'do_exchange', answer)
   with (
     met(('maui', 'oahu'), timeout=1.5) as (maui, oahu),
@@ -220,10 +220,10 @@ def test_who_is_reached_again_stays(fails, accused, monkeypatch):
 LOOPS = """
 import threading
 import numpy as np
-from selsync_jax.islands import meeting
-point = meeting.MeetingPoint(2)
+from selsync_jax.islands import joining, server
+point = server.CoordinatorServer(2)
 def loop(name):
-  peers = meeting.join(point.invitation, name, 'a run')
+  peers = joining.join(point.invitation, name, 'a run')
   threading.main_thread().join()
   print(f'{np.sum(peers.exchange([np.ones(1)] * 2))}\\n', end='')
   peers.close()

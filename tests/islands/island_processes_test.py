@@ -49,7 +49,7 @@ def start():
 
 @pytest.fixture
 def meet(start):
-  """A meeting point of two islands, and its invitation."""
+  """A coordinator of two islands, and its invitation."""
   flags = '--islands=2', '--host=127.0.0.1', '--port=0'
   point = start('-m', 'selsync_jax', 'meet', *flags)
   return point, point.stdout.readline().strip()
@@ -173,7 +173,7 @@ def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(
 
 
 @_SLOW
-def test_a_meeting_point_that_is_killed_and_started_again_changes_nothing(
+def test_a_coordinator_that_is_killed_and_started_again_changes_nothing(
   start, undisturbed, tmp_path
 ):
   parted = tmp_path / 'parted'

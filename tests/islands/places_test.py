@@ -12,7 +12,7 @@ import pytest
 import selsync_jax as ss
 from selsync_jax import user_errors
 from selsync_jax.config import ConfigError, RunError
-from selsync_jax.islands import meeting
+from selsync_jax.islands import joining, server
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.protocol.member import ApartError
 
@@ -25,10 +25,10 @@ def join(said, pool):
   points = []
 
   def join(names, minimum=None, timeout=20.0):
-    point = meeting.MeetingPoint(len(names), minimum=minimum, say=said.put)
+    point = server.CoordinatorServer(len(names), minimum=minimum, say=said.put)
     points.append(point)
     one = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=timeout
+      joining.join, point.invitation, run='a run', timeout=timeout
     )
     return [*pool.map(one, names)]
 
@@ -87,7 +87,7 @@ def test_custom_loops_of_10_and_15_steps_end_in_a_line(strategy, pool):
         params = island.after_step(params, params)
       island.leave(params)
 
-  with meeting.MeetingPoint(2, minimum=1) as point:
+  with server.CoordinatorServer(2, minimum=1) as point:
     calls = [
       pool.submit(train, point.invitation, name, steps)
       for name, steps in (('maui', 10), ('oahu', 15))
@@ -169,9 +169,9 @@ def test_a_loop_that_exits_with_a_reason_has_failed(join, pool):
 
 def test_the_timeout_of_one_counts_for_that_one(said, pool):
   """Though it is short, the others are not judged by it."""
-  with meeting.MeetingPoint(2, say=said.put) as point:
-    a = pool.submit(meeting.join, point.invitation, 'a', 'a run', 0.5)
-    b = pool.submit(meeting.join, point.invitation, 'b', 'a run', 30.0)
+  with server.CoordinatorServer(2, say=said.put) as point:
+    a = pool.submit(joining.join, point.invitation, 'a', 'a run', 0.5)
+    b = pool.submit(joining.join, point.invitation, 'b', 'a run', 30.0)
     islands = a.result(timeout=20), b.result(timeout=20)
     shares = [pool.submit(peers.share, np.ones(1)) for peers in islands]
     assert [np.sum(each.result(timeout=20)) for each in shares] == [2, 2]
@@ -184,10 +184,10 @@ def test_it_is_said_for_whom_an_island_waits_where_and_since_when(
   from selsync_jax.islands.protocol import run
 
   monkeypatch.setattr(run, 'WAITING', 0.0)
-  with meeting.MeetingPoint(2) as point:
+  with server.CoordinatorServer(2) as point:
     told = queue.SimpleQueue()
     one = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=5.0, say=told.put
+      joining.join, point.invitation, run='a run', timeout=5.0, say=told.put
     )
     a, b = pool.map(one, 'ab')
     a.reach(119)
@@ -257,8 +257,8 @@ def test_what_changes_in_a_loop_is_noticed():
 
 
 def test_what_differs_between_runs_is_named(pool, said):
-  with meeting.MeetingPoint(2, say=said.put) as point:
-    join = functools.partial(meeting.join, point.invitation, timeout=20.0)
+  with server.CoordinatorServer(2, say=said.put) as point:
+    join = functools.partial(joining.join, point.invitation, timeout=20.0)
     a = pool.submit(join, 'a', {'config.steps': 1, 'package jax': '1'})
     assert 'a has joined' in said.get(timeout=20)
     line = r'than a: config\.steps, package optax differs; give all'
@@ -282,7 +282,7 @@ def test_the_key_leaves_by_one_action_only(point_of_one):
 
 @pytest.fixture
 def point_of_one():
-  with meeting.MeetingPoint(1) as point:
+  with server.CoordinatorServer(1) as point:
     yield point
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands import flight, link, meeting
+from selsync_jax.islands import flight, joining, link, server
 from selsync_jax.islands.protocol import messages, rendezvous, seats
 from tests.support.meetings import admit, came, enter, until
 
@@ -21,7 +21,7 @@ def kept(said):
   """Credentials, and a function that serves a coordinator with them."""
   credentials = flight.create_credentials()
   return functools.partial(
-    meeting.MeetingPoint, 3, credentials=credentials, say=said.put
+    server.CoordinatorServer, 3, credentials=credentials, say=said.put
   )
 
 
@@ -34,7 +34,7 @@ def dies(monkeypatch):
   """
 
   def dies(heard):
-    died, dead, send = threading.Event(), [], meeting.MeetingPoint._send
+    died, dead, send = threading.Event(), [], server.CoordinatorServer._send
 
     def send_until_then(self, numbers, message):
       if self in dead:
@@ -46,7 +46,7 @@ def dies(monkeypatch):
       dead.append(self)
       died.set()
 
-    monkeypatch.setattr(meeting.MeetingPoint, '_send', send_until_then)
+    monkeypatch.setattr(server.CoordinatorServer, '_send', send_until_then)
     return died
 
   return dies
@@ -139,7 +139,7 @@ def test_a_coordinator_that_has_become_silent_is_noticed(kept, pool):
   """Its host takes connections, and answers nothing."""
   with kept() as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=2.0
+      joining.join, point.invitation, run='a run', timeout=2.0
     )
     islands = [*pool.map(join, 'abc')]
   with socket.create_server(('', point.port)):
@@ -180,7 +180,7 @@ def test_the_others_go_on_without_one_that_dies_with_the_coordinator(
 ):
   with kept(minimum=2) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=3.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=3.0, welcomes=True
     )
     a, b, c = pool.map(join, 'abc')
     if comes:  # Else it would be there from the beginning.
@@ -251,14 +251,14 @@ def test_one_that_was_released_as_the_coordinator_died_has_left(
   kept, pool, monkeypatch
 ):
   """Though it has not heard so."""
-  died, send = threading.Event(), meeting.MeetingPoint._send
+  died, send = threading.Event(), server.CoordinatorServer._send
 
   def send_but_this(self, numbers, message):
     if isinstance(message, messages.Ended) and message.kind == 'left':
       return died.set()
     send(self, numbers, message)
 
-  monkeypatch.setattr(meeting.MeetingPoint, '_send', send_but_this)
+  monkeypatch.setattr(server.CoordinatorServer, '_send', send_but_this)
   with kept(minimum=2) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
     a.agreement.ask()
@@ -295,7 +295,7 @@ def test_one_that_waits_to_be_admitted_when_the_coordinator_dies_is_admitted(
   )
   with kept(minimum=2) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     a, b, c = pool.map(join, 'abc')
     c.fail()

@@ -5,15 +5,15 @@ import contextlib
 
 import numpy as np
 
-from selsync_jax.islands import connection, meeting
+from selsync_jax.islands import connection, joining
 from selsync_jax.islands.protocol import messages
 
 
 def came(point, pool, *names, run='a run'):
   """Islands that join, as futures of their peers."""
-  invitation = meeting.Invitation.parse(str(point.invitation))
+  invitation = joining.Invitation.parse(str(point.invitation))
   return [
-    pool.submit(meeting.join, invitation, name, run, 20.0) for name in names
+    pool.submit(joining.join, invitation, name, run, 20.0) for name in names
   ]
 
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError, RunError, Stopped
-from selsync_jax.islands import connection, flight, link, meeting
+from selsync_jax.islands import connection, flight, joining, link, server
 from selsync_jax.islands.protocol import coordinator, member, messages
 from tests.support.meetings import admit, came, enter, said_by_hand, until
 
 
 @pytest.fixture
 def point(said):
-  with meeting.MeetingPoint(2, timeout=20.0, say=said.put) as point:
+  with server.CoordinatorServer(2, timeout=20.0, say=said.put) as point:
     yield point
 
 
@@ -47,7 +47,7 @@ def test_one_that_its_loop_cannot_let_in_is_refused_while_the_others_train(
   said, pool, monkeypatch
 ):
   monkeypatch.setattr(coordinator, 'ENDING', 0.2)
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
     c.fail()
     until(said, 'c has failed')
@@ -90,7 +90,7 @@ def test_one_too_many_is_refused_and_disturbs_nobody(point, pool):
 
 
 def test_those_that_are_missed_are_counted(pool):
-  with meeting.MeetingPoint(3, timeout=0.3) as point:
+  with server.CoordinatorServer(3, timeout=0.3) as point:
     (alone,) = came(point, pool, 'maui')
     with pytest.raises(
       RunError, match=r'1 of 3 islands .* within 0\.3 s: maui'
@@ -98,14 +98,14 @@ def test_those_that_are_missed_are_counted(pool):
       alone.result()
 
 
-def test_a_meeting_point_that_keeps_its_secrets_is_itself_again(tmp_path, pool):
+def test_a_coordinator_that_keeps_its_secrets_is_itself_again(tmp_path, pool):
   path = tmp_path / 'point.json'
   kept = flight.kept_credentials(path)
   assert path.stat().st_mode & 0o077 == 0
-  with meeting.MeetingPoint(2, credentials=kept) as point:
+  with server.CoordinatorServer(2, credentials=kept) as point:
     first = point.invitation
     again = flight.kept_credentials(path)
-  with meeting.MeetingPoint(2, credentials=again, port=point.port) as point:
+  with server.CoordinatorServer(2, credentials=again, port=point.port) as point:
     assert point.invitation == first
     assert talk(pool, came(point, pool, 'maui', 'oahu')) == [[4, 4]] * 2
 
@@ -159,7 +159,7 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
       peers.complete(lambda peers: peers.share(np.zeros(1)))
       time.sleep(0.001)
 
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
     islands = [each.result() for each in came(point, pool, *'abc')]
     work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
     with pytest.raises(Stopped, match=r'^left after a signal; the others go'):
@@ -180,10 +180,10 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
 
 @pytest.fixture
 def four(said, pool):
-  """A meeting point of four islands, two of which have ended; how to join."""
-  with meeting.MeetingPoint(4, minimum=2, say=said.put) as point:
+  """A coordinator of four islands, two of which have ended; how to join."""
+  with server.CoordinatorServer(4, minimum=2, say=said.put) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     islands = [*pool.map(join, 'abcd')]
     for peers in islands[1:3]:
@@ -246,9 +246,9 @@ def test_one_that_comes_no_longer_disturbs_nobody(
 
 @pytest.mark.slow
 def test_one_that_is_frozen_while_it_prepares_is_dropped(said, pool):
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=2.5, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=2.5, welcomes=True
     )
     a, b, c = pool.map(join, 'abc')
     b.fail()
@@ -276,9 +276,9 @@ def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
 
 
 def test_who_comes_when_the_others_have_finished_has_nothing_to_do(pool):
-  with meeting.MeetingPoint(3, minimum=2) as point:
+  with server.CoordinatorServer(3, minimum=2) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     a, b, c = pool.map(join, 'abc')
     b.fail()
@@ -323,12 +323,12 @@ def test_nothing_is_left_of_an_island_that_ends_early(pool, monkeypatch):
   def interrupted(self, flow):
     raise KeyboardInterrupt
 
-  with meeting.MeetingPoint(2) as point:
+  with server.CoordinatorServer(2) as point:
     before = connections()
     with monkeypatch.context() as patch:
       patch.setattr(link.Link, 'run', interrupted)
       with pytest.raises(KeyboardInterrupt):
-        meeting.join(point.invitation, 'a', 'a run')
+        joining.join(point.invitation, 'a', 'a run')
     becomes(lambda: not (connections() - before or point._callers))
     islands = [each.result() for each in came(point, pool, *'ab')]
     assert len(connections() - before) == 2
@@ -360,13 +360,13 @@ def test_an_invitation_that_is_wrong_lets_nobody_in(point, said):
   ]:
     wrong = dataclasses.replace(right, **{field: value})
     with pytest.raises(RunError, match=line):
-      meeting.join(wrong, 'maui', 'a run', timeout)
+      joining.join(wrong, 'maui', 'a run', timeout)
   assert said.get(timeout=20) == (
     'a caller without the token of this run was turned away'
   )
   assert said.empty()
   with pytest.raises(RunError, match="'nonsense' is not an invitation"):
-    meeting.Invitation.parse('nonsense')
+    joining.Invitation.parse('nonsense')
 
 
 def test_an_island_that_reads_nothing_is_cut_off(monkeypatch):
