@@ -1,4 +1,4 @@
-"""What a vote of islands costs their coordinator, by their number.
+"""Cost of a vote at the coordinator, by the number of islands.
 
   python -m benchmarks.network.votes --islands 2 8 64 256 1000
 
@@ -140,7 +140,7 @@ class Islands:
 
 
 def measure(islands: int, votes: int, quiet: float) -> dict[str, float]:
-  """The cost of a vote of so many islands."""
+  """The cost of a vote of that many islands."""
   from selsync_jax.islands.invitation import Invitation
   from selsync_jax.islands.protocol import messages
 

@@ -25,12 +25,12 @@ class Behind(Late):
 
   Args:
     peers: all islands.
-    delay: that of the averager of their steps.
-    form: that of the averager's state.
+    delay: the delay of the steps' averager.
+    form: how the averager's state lies.
 
   Attributes:
     arrived: whether the mean that was needed last was there on all islands;
-      whoever asks sets it to `None` before.
+      callers set it to `None` before.
     watch: how long they travel.
   """
 

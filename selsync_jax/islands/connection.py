@@ -20,7 +20,7 @@ from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.protocol import messages
 
 LIMIT = 1 << 24
-"""The most bytes of a frame, and of what waits for one that does not read."""
+"""The most bytes of a frame, and of frames that a slow reader lets wait."""
 
 GREETING = 10.0
 """Seconds until a caller must have shown its token."""
@@ -35,7 +35,7 @@ FIRST = 1 << 10
 class Loop:
   """An event loop in a daemon thread.
 
-  It counts the time in which this process is awake: after a freeze, nobody has
+  It counts the time in which this process is awake: after a freeze, no peer has
   been silent for longer than before.
 
   Args:
@@ -102,12 +102,12 @@ class Frames(asyncio.Protocol):
     self._buffer, self.limit = bytearray(), limit
 
   def connection_made(self, transport: Any) -> None:
-    """The connection is made, TLS included."""
+    """Notes that the connection is made, TLS included."""
     self.transport = transport
     self._opened(self)
 
   def data_received(self, data: bytes) -> None:
-    """Bytes have come."""
+    """Hears each frame that is complete."""
     self._buffer += data
     while len(self._buffer) >= 4:
       size = int.from_bytes(self._buffer[:4])
@@ -121,11 +121,11 @@ class Frames(asyncio.Protocol):
       self._hear(self, content)
 
   def connection_lost(self, exc: Exception | None) -> None:
-    """The connection has ended, for whatever reason."""
+    """Notes that the connection has ended."""
     self._lost(self)
 
   def send(self, frame: bytes) -> None:
-    """Sends a frame; whoever reads too little is cut off."""
+    """Sends a frame; cuts off a peer that reads too little."""
     if self.transport.is_closing():
       return
     self.transport.write(frame)
@@ -173,8 +173,8 @@ def check_certificate(invitation: Invitation, found: bytes | None) -> None:
   """Raises `RunError` unless it is the coordinator's, in DER."""
   if hashlib.sha256(found or b'').hexdigest() != invitation.fingerprint:
     raise RunError(
-      f'the coordinator {invitation.address} is not that of the '
-      'invitation: its certificate is another one'
+      f'the coordinator {invitation.address} has another certificate '
+      'than the invitation says'
     )
 
 
@@ -198,7 +198,7 @@ def ask(
     The answer, this host's own address there, and the certificate in PEM.
 
   Raises:
-    RunError: if it cannot be reached, or is not that of the invitation.
+    RunError: if it cannot be reached, or has another certificate.
   """
   deadline, where = time.monotonic() + timeout, invitation.address
   fate = 'cannot be reached'

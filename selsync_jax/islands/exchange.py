@@ -1,8 +1,8 @@
 """Messages between islands over Arrow Flight.
 
 Each island serves the messages that it has for others, and fetches what they
-have for it, from several islands at a time, so that one that is late leaves no
-link idle.
+have for it, from several islands at a time, so that a late island
+leaves no link idle.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -123,22 +123,22 @@ class FlightPeers(Peers):
       self.exchanged = False
 
   def regroup(self) -> None:
-    """Goes on with the islands that are there now."""
+    """Continues with the islands that are there now."""
     self._meter.add(aborts=1)
     self._enter(self._link.member.enter)
 
   def enter(self) -> None:
-    """Goes among the others, if this island prepares, when they are ready."""
+    """Joins the others, if this island prepares, when they are ready."""
     if self.prepares:
       self._enter(self._link.member.enter_prepared)
       self._was_admitted = self._now.admissions > 0
 
   def admit(self) -> None:
-    """Goes on with those who come, and without those who leave."""
+    """Continues with joining and without leaving islands."""
     self._enter(self._link.member.admit)
 
   def _enter(self, enter: Callable[[], Flow[None]]) -> None:
-    """Goes on with other islands; nothing of before is on its way."""
+    """Continues with other islands; no earlier message is on its way."""
     if self.late:
       self.late.settle()
     self._link.run(enter())
@@ -148,7 +148,7 @@ class FlightPeers(Peers):
   def exchange(
     self, messages: Sequence[np.ndarray], about: About | None = None
   ) -> list[np.ndarray]:
-    """Serves the messages, and fetches those of the other islands."""
+    """Serves the messages, and fetches messages of the other islands."""
     self._check_entered()
     if self._generation != self._now.generation:
       self._generation = self._now.generation
@@ -177,7 +177,7 @@ class FlightPeers(Peers):
   def _serve(self, key: Key | None) -> None:
     """Serves an exchange, and no longer the one before it.
 
-    Whoever has sent its messages of this exchange has all of the one before.
+    An island that has sent its messages of this exchange has all of the last.
     """
     if self._served:
       self._outbox.drop(self._served)
@@ -329,7 +329,7 @@ class FlightPeers(Peers):
     return whole.view(dtype).reshape(shape)
 
   def _ways(self, name: str) -> list[Relays]:
-    """Returns the ways to an island over relays, but those that have failed."""
+    """Returns the ways to an island over relays, except failed ones."""
     own, its = (['', *self._now.relays[n]] for n in (self._name, name))
     pairs = [
       (own[p % len(own)], its[p % len(its)])
@@ -351,9 +351,9 @@ class FlightPeers(Peers):
 
     Args:
       way: the relays.
-      place: where it is sent.
+      place: the place of the exchange.
       sender: the index of the island whose message it is.
-      starts: the offsets in bytes of pieces that nobody fetches yet.
+      starts: the offsets in bytes of pieces that are not fetched yet.
       pieces: the blocks of each piece that has come, by its offset.
     """
     with contextlib.suppress(Regrouped, RunError, Stopped):
@@ -389,7 +389,7 @@ class FlightPeers(Peers):
     coordinator ends one.
     """
     name, member = self.names[sender], self._link.member
-    # Of one that is silent everywhere, the coordinator says so before.
+    # The coordinator ends an island that is silent everywhere before.
     unreached, is_new, accuses = None, False, False
     while True:
       self._link.check()

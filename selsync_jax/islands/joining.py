@@ -105,8 +105,8 @@ def relay(invitation: Invitation, timeout: float = 60.0) -> Relay:
   """Returns a relay in a process of an island that is not the first.
 
   Args:
-    invitation: that of the coordinator, which serves already.
-    timeout: that of the island, see `join`.
+    invitation: the coordinator's invitation; it serves already.
+    timeout: the island's timeout, see `join`.
 
   Raises:
     RunError: if the coordinator cannot be reached.
@@ -118,6 +118,6 @@ def relay(invitation: Invitation, timeout: float = 60.0) -> Relay:
 def _credentials(
   invitation: Invitation, timeout: float
 ) -> tuple[Credentials, str]:
-  """Returns those of the run, and this host's own address there."""
+  """Returns the run's credentials, and this host's own address there."""
   key, host, certificate = ask(invitation, 'key', timeout)
   return Credentials(invitation.token, certificate, key), host

@@ -31,7 +31,7 @@ _LONGEST = 64
 
 
 class Led(Peers):
-  """The islands that are there, seen from a process of one that has several.
+  """The islands that are there, seen from a process of an island of several.
 
   All processes of the island make the same calls.
 
@@ -117,7 +117,7 @@ class Led(Peers):
     self._enter(lambda: self._outer.enter())
 
   def admit(self) -> None:
-    """Goes on with those who come, and without those who leave."""
+    """Continues with joining and without leaving islands."""
     self._enter(lambda: self._outer.admit())
 
   def _enter(self, enter: Callable[[], None]) -> None:

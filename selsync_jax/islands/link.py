@@ -5,8 +5,6 @@ import contextlib
 import threading
 from typing import Any, TypeVar
 
-import msgspec
-
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import RunError
 from selsync_jax.islands.connection import (
@@ -42,7 +40,7 @@ class Link:
     say: takes a line when this island waits for others for long.
 
   Attributes:
-    member: this island. Whoever uses it holds `changed`.
+    member: this island; guarded by `changed`.
     changed: notified after each event.
     agreement: this island's part in the step after which all stop.
   """
@@ -136,13 +134,13 @@ class Link:
       frames.send(content)
 
   def _notify(self) -> None:
-    """Wakes whoever waits, also for another island that does not answer."""
+    """Wakes threads that wait, including calls to other islands."""
     self.changed.notify_all()
     if self.member.error or self.member.upcoming:
       for cancel in self._cancels:
         cancel()
 
-  # In the loop's thread, and in one that connects.
+  # In the loop's thread, and in a thread that connects.
 
   def _tick(self, now: float) -> None:
     with self.changed:
@@ -212,8 +210,8 @@ class Link:
         if (line := self.member.waits) and not before:
           # A terminal that is paused must not hold up this thread.
           threading.Thread(target=self._say, args=(line,), daemon=True).start()
-      except msgspec.MsgspecError:  # It is of another version.
-        line = f'the coordinator {self._invitation.address} is of another '
+      except ValueError:  # Another version runs there.
+        line = f'the coordinator {self._invitation.address} runs another '
         self.member.end(RunError(f'{line}version of selsync_jax'))
         frames.transport.abort()
       self._flush()

@@ -39,13 +39,13 @@ class View(NamedTuple):
 
 
 class About(NamedTuple):
-  """What islands exchange.
+  """Type and shape of exchanged arrays.
 
   Attributes:
     operation: the collective.
-    like: an array of the type and, unless `varies`, the shape that those of all
-      islands have.
-    received: arrays like those that arrive, by sender; `None` may be of any
+    like: an array with the type of every island's array and, unless `varies`,
+      its shape.
+    received: an array of the expected shape by sender; `None` accepts any
       shape.
     varies: whether shapes differ between islands.
   """
@@ -89,7 +89,7 @@ class Peers(abc.ABC):
   def slots(self) -> Sequence[str]:
     """The names of all islands of the run, in the order of the workers.
 
-    Of one that has not come yet it is empty.
+    The name of an island that has not joined yet is empty.
     """
     return self.view.slots
 
@@ -147,8 +147,8 @@ class Peers(abc.ABC):
     """Returns `run(self, *args)`, which exchanges messages.
 
     If islands end before all have completed it, or the coordinator does, the
-    others run it again, all of them: nobody goes on with a result that another
-    one does not have.
+    others all run it again: no island continues with a result that another one
+    does not have.
     """
     while True:
       try:
@@ -159,7 +159,7 @@ class Peers(abc.ABC):
         self.regroup()
 
   def enter(self) -> None:  # noqa: B027
-    """Goes among the others, if this island prepares, when they are ready.
+    """Joins the others, if this island prepares, when they are ready.
 
     Raises:
       RunError: if the others have ended, and do not meet again.
@@ -167,12 +167,12 @@ class Peers(abc.ABC):
     """
 
   def admit(self) -> None:  # noqa: B027
-    """Goes on with those who come, and without those who leave.
+    """Continues with joining and without leaving islands.
 
     All islands call it after the same step.
 
     Raises:
-      Stopped: if this island leaves, as it was asked to.
+      Stopped: if this island leaves because it was asked to.
     """
 
   def conclude(self) -> None:  # noqa: B027
@@ -183,7 +183,7 @@ class Peers(abc.ABC):
     """
 
   def regroup(self) -> None:  # noqa: B027
-    """Goes on with the islands that are there after it was `Regrouped`."""
+    """Continues with the islands that are there after it was `Regrouped`."""
 
   @abc.abstractmethod
   def exchange(
@@ -191,20 +191,20 @@ class Peers(abc.ABC):
   ) -> list[np.ndarray]:
     """Sends `messages[i]` to island i, and returns one message from each.
 
-    All islands make the same calls on a channel. Nobody may change a message,
-    neither one that was sent nor one that arrived.
+    All islands make the same calls on a channel. Do not change a message,
+    neither sent nor received.
 
     Args:
       messages: the message for each island.
       about: what they are; `None` if all are like the first one.
 
     Raises:
-      Regrouped: if islands have ended, and the others go on.
+      Regrouped: if islands have ended, and the others continue.
       RunError: if an island does not answer.
     """
 
   def share(self, message: np.ndarray) -> list[np.ndarray]:
-    """Sends a small message to all islands, and returns that of each.
+    """Sends a small message to all islands, and returns each island's message.
 
     All have the same shape and type.
     """
@@ -241,7 +241,7 @@ class Peers(abc.ABC):
     """Leaves, when all have fetched what this island has sent them.
 
     Args:
-      finished: whether the run is; else all may come again.
+      finished: whether the run is; else all may rejoin.
     """
 
   def fail(self, why: str = '') -> None:  # noqa: B027
@@ -251,11 +251,12 @@ class Peers(abc.ABC):
     return self
 
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-    """Leaves, or fails, as the body has ended."""
+    """Leaves, or fails, depending on how the body has ended."""
     if kind is None or _ends_well(error):
       self.close(finished=kind is None)
     else:
-      self.fail(f'{kind.__name__}: {error}'.partition('\n')[0][:200])
+      line = f'{kind.__name__}: {error}'.partition('\n')[0]
+      self.fail(line[:200].rstrip(': '))
 
 
 def _ends_well(error: Any) -> bool:
@@ -266,14 +267,14 @@ def _ends_well(error: Any) -> bool:
 
 
 class Late(abc.ABC):
-  """What carries delayed means behind the steps."""
+  """Carrier of delayed means during later steps."""
 
   @abc.abstractmethod
   def arrive(self, compute: Callable[[Peers], Any]) -> Any:
     """Returns the mean that has departed; waits until it is there.
 
     If none has, or not on all islands, `compute(peers)` does it again, in the
-    process that speaks for this island, as the one that departs.
+    process that speaks for this island, like the mean that departs.
     """
 
   @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""The coordinator's server: it knows who is there, and holds no weights."""
+"""The coordinator's server. It knows the islands, and holds no weights."""
 
 import asyncio
 import atexit
@@ -12,8 +12,6 @@ import pathlib
 import secrets
 import socket
 from typing import Any
-
-import msgspec
 
 from selsync_jax.islands.connection import (
   FIRST,
@@ -45,16 +43,16 @@ class CoordinatorServer:
     islands: N, the number of islands.
     host: the name or address by which islands reach this host.
     port: the port to listen at; 0 is a free one.
-    timeout: seconds that an island waits for the others; then those that are
-      there begin, if they are enough.
+    timeout: seconds that an island waits for the others; then the islands
+      that have joined begin, if they are enough.
     say: a function that takes a line about each island that joins or leaves.
     minimum: the least number of islands that train; `None` is all of them.
-    credentials: those of the run; `None` makes new ones.
+    credentials: the run's credentials; `None` makes new ones.
     log: see `Journal`.
     grace: see `protocol.run.Run`.
 
   Attributes:
-    port: where it listens.
+    port: the number of its port.
     invitation: what islands need to join.
 
   Raises:
@@ -153,7 +151,7 @@ class CoordinatorServer:
   def _greet(self, caller: Frames, content: bytes) -> None:
     """Lets a caller in that has the token; others are turned away."""
     message: Any = None
-    with contextlib.suppress(msgspec.MsgspecError):
+    with contextlib.suppress(ValueError):
       message = messages.from_island(content)
     given = message.token if isinstance(message, messages.Hello) else ''
     if not hmac.compare_digest(
@@ -175,7 +173,7 @@ class CoordinatorServer:
       return self._greet(caller, content)
     try:
       message = messages.from_island(content)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
       why = f'it says what no island of this version says: {error}'
       message = messages.Failed(why)
       self._loop.call(caller.transport.close)

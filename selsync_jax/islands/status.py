@@ -1,4 +1,4 @@
-"""What the islands of a run are doing, as their coordinator knows it."""
+"""Status of a run's islands, from their coordinator."""
 
 from collections.abc import Mapping
 import json
@@ -48,7 +48,7 @@ def status(
 def _island(
   name: str, row: Mapping[str, Any], totals: Totals
 ) -> dict[str, Any]:
-  """Returns what an island does; of one that is away, how it has ended."""
+  """Returns the state of an island; if it is away, how it ended."""
   if row:
     return {'name': name, **row}
   last, why = totals.last_of.get(name), 'is away'

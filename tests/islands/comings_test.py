@@ -42,7 +42,7 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
     )
     islands = [*pool.map(join, 'abc')]
     work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
-    with pytest.raises(Stopped, match=r'^left after a signal; the others go'):
+    with pytest.raises(Stopped, match=r'^left after a signal; the others co'):
       work[1].result(timeout=30)
     until(said, 'b has left')
     islands[0].agreement.ask()  # Too few would be left.

@@ -133,16 +133,18 @@ def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
 
 
 def test_channels_are_apart(islands):
+  def talk(channel, message):
+    return [channel.exchange([message] * N), channel.share(message)]
+
   with futures.ThreadPoolExecutor(4 * N) as pool:
     work = []
     for name in ('one', 'other'):
       for peers in islands[:: 1 if name == 'one' else -1]:
         message = np.array([peers.index, len(name)])
         channel = peers.channel(name)
-        work.append((name, pool.submit(channel.exchange, [message] * N)))
-        work.append((name, pool.submit(channel.share, message)))
+        work.append((name, pool.submit(talk, channel, message)))
   for name, result in work:
-    expected = [[i, len(name)] for i in range(N)]
+    expected = [[[i, len(name)] for i in range(N)]] * 2
     np.testing.assert_array_equal(result.result(), expected)
 
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import json
+import socket
 import threading
 import time
 
@@ -52,7 +53,7 @@ def test_one_that_its_loop_cannot_let_in_is_refused_while_the_others_train(
     c.fail()
     until(said, 'c has failed')
     (again,) = came(point, pool, 'c')
-    with pytest.raises(RunError, match='the others train; their loop lets'):
+    with pytest.raises(RunError, match='the others train; their loop admits'):
       again.result()
     assert point.status()['present'] == 2
     futures.wait(pool.submit(peers.close) for peers in (a, b))
@@ -162,7 +163,7 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
   with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
     islands = [each.result() for each in came(point, pool, *'abc')]
     work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
-    with pytest.raises(Stopped, match=r'^left after a signal; the others go'):
+    with pytest.raises(Stopped, match=r'^left after a signal; the others co'):
       work[1].result()
     islands[1].close()
     while islands[0].size == 3:
@@ -195,7 +196,7 @@ def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
   """Though another one is missing."""
   _, islands, join = four
   c = join('c')
-  until(said, 'c has come again')
+  until(said, 'c has rejoined')
   assert c.prepares and c.names == ('a', 'c', 'd') and c.slot == 2
   futures.wait(pool.submit(peers.share, np.zeros(1)) for peers in islands)
   with pytest.raises(RunError, match='only prepares; it must enter first'):
@@ -235,7 +236,7 @@ def test_one_that_comes_no_longer_disturbs_nobody(
 ):
   point, islands, join = four
   with said_by_hand(point, hello('b')) as hear:
-    until(said, 'b has come again')
+    until(said, 'b has rejoined')
     if is_prepared:
       hear.say(entrance())
   until(said, 'b is gone')
@@ -355,12 +356,23 @@ def test_an_invitation_that_is_wrong_lets_nobody_in(point, said):
   right = point.invitation
   for field, value, timeout, line in [
     ('token', 'wrong', 20.0, 'rejects the token of the invitation'),
-    ('fingerprint', '0' * 64, 20.0, 'is not that of the invitation'),
+    (
+      'fingerprint',
+      '0' * 64,
+      20.0,
+      'has another certificate than the invitation',
+    ),
     ('address', '127.0.0.1:1', 0.1, 'cannot be reached'),
   ]:
     wrong = dataclasses.replace(right, **{field: value})
     with pytest.raises(RunError, match=line):
       joining.join(wrong, 'maui', 'a run', timeout)
+  with socket.create_server(('127.0.0.1', 0)) as silent:
+    address = f'127.0.0.1:{silent.getsockname()[1]}'
+    stopped = dataclasses.replace(right, address=address)
+    line = f'^the coordinator {address} has not answered for 0.3 s$'
+    with pytest.raises(RunError, match=line):
+      joining.join(stopped, 'maui', 'a run', 0.3)
   assert said.get(timeout=20) == (
     'a caller without the token of this run was turned away'
   )

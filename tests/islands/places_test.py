@@ -57,7 +57,7 @@ def train_on(peers):
 def test_loops_of_unequal_lengths_are_named_with_their_steps(
   minimum, join, pool
 ):
-  """Also if one island could go on alone."""
+  """Also if one island could continue alone."""
   each = join(['maui', 'oahu'], minimum)
   calls = [
     pool.submit(*call) for call in zip((leave, train_on), each, strict=True)
@@ -100,13 +100,13 @@ def test_custom_loops_of_10_and_15_steps_end_in_a_line(strategy, pool):
 
 
 def test_one_that_has_taken_no_step_yet_may_average_with_the_others(join, pool):
-  """As one that was admitted, and averages in its first step."""
+  """Like an island that was admitted and averages in its first step."""
   each = join('ab')
   each[0].reach(374)
   channels = [peers.channel('behind') for peers in each]
   for channel in channels:
     channel.departs()
-  each[1].reach(375)  # It goes on meanwhile.
+  each[1].reach(375)  # It continues meanwhile.
   calls = [pool.submit(each.exchange, [LARGE] * 2) for each in channels]
   assert [len(call.result(timeout=20)) for call in calls] == [2, 2]
   each[0].reach(375)
@@ -274,7 +274,7 @@ def test_the_key_leaves_by_one_action_only(point_of_one):
   from tests.support.meetings import said_by_hand
 
   for what in ('anything', 'key ', ''):
-    ask = messages.Told(json.dumps(what).encode())  # Nobody asks so.
+    ask = messages.Told(json.dumps(what).encode())  # No island asks so.
     with said_by_hand(point_of_one, ask) as hear:
       found = hear()
       assert not isinstance(found, messages.Told)

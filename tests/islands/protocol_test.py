@@ -1,4 +1,4 @@
-"""What the coordinator decides, message by message, without a network."""
+"""Decisions of the coordinator, message by message, without a network."""
 
 import itertools
 
@@ -126,7 +126,7 @@ def test_one_word_about_a_wrong_message_is_believed_once():
 
 
 def test_an_island_that_is_late_is_waited_for_no_longer_than_the_grace():
-  """If those who wait are enough, and it has taken a step among them."""
+  """If the waiting islands are enough, and it has taken a step among them."""
   islands = Islands('abc', minimum=2, grace=3.0)
   for step in 1, 2:
     for member in islands.members.values():

@@ -216,7 +216,7 @@ def test_one_whose_place_another_process_has_taken_is_late():
   old, new = seat_of('old:1', 2, 'old:1'), seat_of('new:1', 4, 'new:1')
   there = rendezvous.Rendezvous(2, 1)
   there.add(new)
-  with pytest.raises(seats.Refusal, match='went on without island b'):
+  with pytest.raises(seats.Refusal, match='continued without island b'):
     there.add(old)
   assert there.seats == {'b': new}
 
@@ -265,7 +265,7 @@ def test_one_that_was_released_as_the_coordinator_died_has_left(
     assert died.wait(20)
   with kept(minimum=2, port=point.port):
     each = [pool.submit(names, peers) for peers in (a, b, c)]
-    line = r'^left after a signal; the others went on without island a$'
+    line = r'^left after a signal; the others continued without island a$'
     with pytest.raises(Stopped, match=line):
       each[0].result()
     assert [found.result() for found in each[1:]] == [('b', 'c')] * 2
@@ -278,7 +278,7 @@ def test_an_island_that_the_coordinator_has_ended_is_not_let_in_again(
   with kept(minimum=2) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
     a._link._loop.call(lambda: a._link._frames.transport.abort())
-    line = r'the others went on without island a$'
+    line = r'the others continued without island a$'
     with pytest.raises(LostError, match=line):
       a.complete(lambda peers: peers.share(np.zeros(1)))
     futures.wait(pool.submit(peers.close) for peers in (b, c))

@@ -30,7 +30,7 @@ def enter(peers):
 
 
 def admit(islands, pool):
-  """Lets in whoever waits, after one of the next shares."""
+  """Admits waiting islands, after one of the next shares."""
 
   def step(peers):
     while not peers.admits:

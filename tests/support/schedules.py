@@ -1,7 +1,7 @@
 """Islands and their coordinator in one process, on a virtual clock.
 
 Everything that the real ones exchange goes through `World`, which delays it,
-loses it, and disturbs whoever takes part; a seed decides when and how. After
+loses it, and disturbs processes; a seed decides when and how. After
 each event the world checks what must always hold.
 """
 
@@ -142,7 +142,7 @@ class Process(Node):
       yield
 
   def train(self) -> Generator[None, None, str]:
-    """The loop of an island; its result is what becomes of it."""
+    """The loop of an island; its result says how the island ended."""
     machine, rng = self.machine, self.world.rng
     yield from machine.enter()
     if machine.prepares:
@@ -236,14 +236,14 @@ class Process(Node):
     self.world.applied(self)
 
   def count(self, each):
-    """What islands have read counts from now on."""
+    """Examples that islands have read count from now on."""
     cells = [cell for cells in each for cell in cells]
     if len({*cells}) < len(cells) or self.counted.intersection(cells):
       raise Broken(f'{self.name}: an example counts twice')
     self.counted = self.counted.union(cells)
 
   def vote(self, operation, dtype, body):
-    """What the coordinator makes of the islands' votes."""
+    """The folded votes of the islands."""
     shape = () if operation != 'gather' else (len(body),)
     if self.lie == 'a vote of a wrong length' and self.step == 3:
       body += b'!'
@@ -266,7 +266,7 @@ class Process(Node):
     return flight.messages
 
   def depart(self, message, channel=''):
-    """Serves a message, and fetches those of the other islands."""
+    """Serves a message, and fetches messages of the other islands."""
     dtype = 'float32'
     if self.lie == 'another type' and self.step > 3:
       dtype = 'float64'
@@ -463,7 +463,8 @@ class World:
     """Starts an island again that has ended."""
     process = self.members[name]
     ends = 'finished', 'has nothing to do'
-    if not process.is_alive or process.result not in (None, *ends):
+    has_ended = process.result or not process.is_alive
+    if has_ended and process.result not in ends:
       self.start(name)
 
   def freeze(self, node, seconds):
@@ -611,7 +612,7 @@ class World:
       process.flush()
       process.advance()
 
-  # What must hold
+  # Invariants
 
   def note(self, kind, island, words, generation=0, present=()):
     """The coordinator notes something: who ends must have been disturbed."""
@@ -623,7 +624,7 @@ class World:
       raise Broken(f'{island} {words}, though nothing was done to it')
 
   def _may_be_blamed(self, island, words, generation_size):
-    """Whoever alone accuses another is believed once; of two, both end."""
+    """A single accuser is believed once; of two islands, both end."""
     if POINT in self.suspects and 'coordinator' in words:
       return True
     is_odd = words == 'is at another place' and self.lies
@@ -659,10 +660,10 @@ class World:
     if 'coordinator' in line:
       named.add(POINT)
     if not named & self.suspects:
-      raise Broken(f'{process.name}: {line!r} names nobody of {self.suspects}')
+      raise Broken(f'{process.name}: {line!r} names none of {self.suspects}')
 
   def finish(self, seconds=400.0):
-    """Heals everything; then nobody may wait any longer."""
+    """Heals everything; then no island may wait any longer."""
     self.cut_up, self.cut_down, self.cut_data = {}, {}, {}
     self.start_point()
     end = self.now + seconds
@@ -672,7 +673,7 @@ class World:
     for process in self.every:
       if self._waits(process):
         raise Broken(f'{process.name} waits for ever, at step {process.step}')
-    # Nobody tells a new coordinator of a run that all its islands have left.
+    # A new coordinator cannot hear of a run that all its islands have left.
     done = [
       p
       for p in self.every
@@ -683,7 +684,7 @@ class World:
       if len(found) > 1:
         raise Broken(f'step {step}: the replicas differ: {found}')
     honest = {*self.names} - self.suspects
-    of_two = self.lies and self.size <= 2  # Nobody knows who is odd.
+    of_two = self.lies and self.size <= 2  # Of two, either may be odd.
     if len(honest) < self.minimum or of_two:
       return
     if POINT not in self.suspects:

@@ -36,8 +36,8 @@ class Coordinator:
   Args:
     islands: N, the number of islands.
     minimum: the least number of islands that train.
-    timeout: seconds that an island waits for the others; then those that have
-      joined begin, if they are enough.
+    timeout: seconds that an island waits for the others; then the
+      islands that have joined begin, if they are enough.
     grace: see `Run`.
     identity: differs between coordinators.
     note: notes what happens; see `Run`.
@@ -60,13 +60,13 @@ class Coordinator:
     self._identity, self._note = identity, note
     self.outgoing: collections.deque[Outgoing] = collections.deque()
     self._seats: dict[int, Seat] = {}
-    self._trying: dict[Seat, float] = {}  # Whose name another one has, until.
+    self._trying: dict[Seat, float] = {}  # Their names are taken, until when.
     self._rendezvous = self._new()
     self._run: Run | None = None
     self._now = 0.0
 
   def hear(self, number: int, message: messages.Message, now: float) -> None:
-    """An island says something over a connection."""
+    """Hears a message on a connection."""
     self._now = now
     seat = self._seats.get(number)
     if isinstance(message, messages.Join) and not seat:
@@ -85,7 +85,7 @@ class Coordinator:
         self._look_over()
 
   def lost(self, number: int, now: float) -> None:
-    """A connection is lost."""
+    """Notes that a connection is lost."""
     self._now = now
     if seat := self._seats.pop(number, None):
       self._trying.pop(seat, None)
@@ -95,7 +95,7 @@ class Coordinator:
         self._look_over()
 
   def tick(self, now: float) -> None:
-    """The time has come to look for whoever is silent or late."""
+    """Ends silent and late islands, and gives signs of life."""
     self._now = now
     for seat in [*self._trying]:
       self._try(seat)
@@ -141,7 +141,7 @@ class Coordinator:
       line = f'island {join.name} is there already'
       if not join.welcomes:
         run.end_if_silent(join.name, self._now)
-        line = 'the others train; their loop lets nobody in, so island '
+        line = 'the others train; their loop admits no island, so '
         line += f'{join.name} may join when they have ended'
       elif run.receive(seat, self._now):
         del self._trying[seat]
@@ -151,7 +151,7 @@ class Coordinator:
       self._refuse(seat, refusal)
 
   def _gather(self, seat: Seat) -> None:
-    """Lets an island wait for the others, or begin if nobody is missing."""
+    """Lets an island wait for the others, or begin if none is missing."""
     run, join = self._run, seat.join
     if run and run.is_over and not join.known:
       if join.welcomes and run.has_finished_without(join):
@@ -169,7 +169,7 @@ class Coordinator:
     self._meet(seat, words)
 
   def _meet(self, last: Seat, words: str, is_late: bool = False) -> bool:
-    """Begins a run with those that wait, if they can; returns whether.
+    """Begins a run with waiting islands, if they can; returns whether.
 
     Args:
       last: the island that has joined last.
@@ -207,9 +207,9 @@ class Coordinator:
     return True
 
   def _stop_waiting(self) -> None:
-    """Begins with those that wait, if they are enough; else refuses the late.
+    """Begins with waiting islands, if they are enough.
 
-    Late is whoever has waited for long enough.
+    Else refuses the islands whose time is over.
     """
     waiting = self._rendezvous
     seats = [*waiting.seats.values()]
@@ -237,7 +237,7 @@ class Coordinator:
       self._note('ended', seat.name, 'waits no longer')
 
   def _look_over(self) -> None:
-    """Lets those that waited to be admitted join again, if a run is over."""
+    """Lets islands that waited for admission rejoin, if a run is over."""
     run = self._run
     if run and run.is_over:
       self._again([seat for seat in run.coming if seat.is_prepared])
@@ -259,7 +259,7 @@ class Coordinator:
 
   @property
   def present(self) -> list[Seat]:
-    """Islands that are connected: those of the run, and those that wait."""
+    """Connected islands: in the run or waiting."""
     run = self._run
     there = run.there if run else []
     return [*there, *self._rendezvous.seats.values()]
@@ -282,4 +282,4 @@ class Coordinator:
 
 
 def _late(name: str) -> Refusal:
-  return Refusal(f'the others went on without island {name}', 'lost')
+  return Refusal(f'the others continued without island {name}', 'lost')

@@ -4,8 +4,6 @@ import collections
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from selsync_jax.config import LostError, RunError, Stopped
 from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.messages import Key, Place
@@ -36,7 +34,7 @@ class Member:
   """An island, as a state machine.
 
   Events are `opened`, `hear` and `tick`; `outgoing` has the messages to send.
-  Whoever has called a `Flow` runs it again after each event.
+  A caller of a `Flow` resumes it after each event.
 
   Args:
     join: how this island introduces itself.
@@ -49,7 +47,7 @@ class Member:
     upcoming: a newer generation.
     admits: whether islands wait for `admit`, to join or to leave.
     error: why this island has ended.
-    waits: for whom the island waits, as the coordinator says.
+    waits: a line about the islands that this one waits for.
     is_asked: whether this island was asked to stop.
     last: the step after which all stop, once it is known.
     done: what the island has done since it has joined.
@@ -76,7 +74,7 @@ class Member:
     return self.membership is None or not self.membership.generation
 
   def opened(self) -> None:
-    """The connection is made: says who this island is and what it knows."""
+    """Introduces this island over a new connection, and says what it knows."""
     self.outgoing.clear()
     self._is_open = True
     now, known = self.upcoming or self.membership, None
@@ -88,19 +86,19 @@ class Member:
         self._reached,
         self.last,
       )
-    self._say(msgspec.structs.replace(self._join, known=known))
+    self._say(messages.changed(self._join, known=known))
     if isinstance(self.error, RunError):
       self._say(messages.Failed(str(self.error)))
     elif self.is_asked and self.last is None:
       self._say(messages.Stop())
 
   def lost(self) -> None:
-    """The connection is lost; the transport makes another one."""
+    """Notes that the connection is lost; the transport makes another one."""
     self._is_open = False
     self.outgoing.clear()
 
   def tick(self, now: float) -> None:
-    """The time has come to look for silence."""
+    """Looks for silence, and gives a sign of life when it is time."""
     timeout = self._join.timeout
     if now - self._heard_at > timeout and not self.error:
       line = f'the coordinator has not answered for {timeout:g} s'
@@ -111,7 +109,7 @@ class Member:
       self._said_at = now
 
   def hear(self, message: messages.Message, now: float) -> None:
-    """The coordinator has said something."""
+    """Hears a message of the coordinator."""
     self._heard_at = now
     match message:
       case messages.Answer(key, admits, body):
@@ -121,7 +119,7 @@ class Member:
       case messages.Membership():
         self.upcoming = message
         if self.is_asked and self.last is None:
-          self._say(messages.Stop())  # Nobody may have heard it before.
+          self._say(messages.Stop())  # The first may have been lost.
       case messages.Stop():
         if self._reached is None:
           self._reached = self._passed
@@ -137,7 +135,7 @@ class Member:
     if kind == 'refused':
       line = f'the coordinator {self._address}: {line}'
     if kind == 'left':
-      self.end(Stopped('left after a signal; the others go on'))
+      self.end(Stopped('left after a signal; the others continue'))
     elif kind == 'finished':
       self.end(FinishedError(f'the coordinator {self._address}: {line}'))
     elif self.is_asked and kind in ('lost', 'refused'):
@@ -201,7 +199,7 @@ class Member:
     Raises:
       Regrouped: if there is another generation of islands.
       RunError: if this island has ended.
-      Stopped: if this island has left, as it was asked to.
+      Stopped: if this island has left because it was asked to.
     """
     while place.key not in self._answers:
       self.check()

@@ -3,11 +3,19 @@
 from collections.abc import Mapping, Sequence
 import contextlib
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import ml_dtypes  # noqa: F401  # So that NumPy knows the name bfloat16.
-import msgspec
 import numpy as np
+
+from selsync_jax.config import ConfigError
+
+try:
+  import msgspec
+except ModuleNotFoundError as error:
+  raise ConfigError(
+    f"islands: {error}; pip install 'selsync-jax[islands]'"
+  ) from error
 
 Text = Annotated[
   str,
@@ -38,7 +46,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
   Attributes:
     generation: index of the generation.
     channel: name of the channel; places of different channels are independent.
-    count: index of the place among those of its generation and channel.
+    count: index of the place in its generation and channel.
     step: steps that the island has taken; `None` before the first.
     kind: what they do there.
     operation: the collective: a primitive of JAX, or `gather`.
@@ -57,7 +65,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
   @property
   def key(self) -> Key:
-    """Identifies the place among those of a run."""
+    """Identifies the place in a run."""
     return self.generation, self.channel, self.count
 
   def fits(self, other: 'Place') -> bool:
@@ -90,8 +98,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 def fold(place: Place, bodies: Sequence[bytes]) -> bytes:
   """Returns the answer to a vote, from the votes in the islands' order.
 
-  Sums are formed in this order, so that their bits are those of every island
-  that would add the votes itself.
+  Sums are formed in this order, so that every island would get the same bits if
+  it added the votes itself.
   """
   whole = b''.join(bodies)
   if place.operation not in FOLDS:
@@ -104,7 +112,7 @@ def fold(place: Place, bodies: Sequence[bytes]) -> bytes:
 
 
 class Message(msgspec.Struct, tag=True):
-  """What one end of a connection tells the other."""
+  """A message on a connection between an island and the coordinator."""
 
 
 class Hello(Message):
@@ -126,10 +134,10 @@ class Told(Message):
 
 
 class Answer(Message):
-  """What all islands of a generation get at a place.
+  """The answer that all islands of a generation get at a place.
 
   Attributes:
-    key: that of the place.
+    key: identifies the place.
     admits: whether islands wait to join or to leave since.
     body: the folded votes.
   """
@@ -160,7 +168,7 @@ class Membership(Message):
 
 
 class Known(Message):
-  """What an island tells a coordinator that has been started again.
+  """Everything that a coordinator needs to know after it was started again.
 
   Attributes:
     membership: the last generation that it has heard of.
@@ -183,7 +191,7 @@ class Join(Message):
   Attributes:
     name: unique in the run.
     address: `host:port` of its outbox.
-    run: digest of each part of what it is about to run, by name.
+    run: digest of each part of its program, by name.
     timeout: seconds of silence after which this island counts as lost.
     welcomes: whether it admits islands while it runs.
     slot: slot that it had in an earlier run, if it knows one.
@@ -206,7 +214,8 @@ class Arrived(Message):
 
   Attributes:
     place: the place.
-    body: its vote; `None` if that will follow, as it still receives something.
+    body: its vote; `None` if the vote will follow, because the island still
+      receives something.
   """
 
   place: Place
@@ -217,7 +226,7 @@ class Accused(Message):
   """An island cannot get the message of another one at a place.
 
   Attributes:
-    key: that of the place.
+    key: identifies the place.
     name: the other island.
     why: what is wrong with its message; empty if it cannot be reached.
   """
@@ -293,9 +302,16 @@ OF_ISLANDS = (
 ) | Alive
 OF_COORDINATORS = Told | Membership | Answer | Stop | Last | Sign | Ended
 
+Kept = TypeVar('Kept', bound=Message)
+
 _encoder = msgspec.msgpack.Encoder()
 _of_islands = msgspec.msgpack.Decoder(OF_ISLANDS)
 _of_coordinators = msgspec.msgpack.Decoder(OF_COORDINATORS)
+
+
+def changed(message: Kept, **fields: Any) -> Kept:
+  """Returns a message with other values of some fields."""
+  return msgspec.structs.replace(message, **fields)
 
 
 def encode(message: Message) -> bytes:

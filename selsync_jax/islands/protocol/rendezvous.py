@@ -18,8 +18,8 @@ class Rendezvous:
   Those of a new run begin when all have joined or, after a time, enough of
   them; others may join while they train. If some know a run, which an earlier
   coordinator has served, they begin when all members of that run have joined.
-  One that was started again stays behind, as it is not where they are; but as
-  long as nothing has been exchanged, all are at the beginning.
+  An island that was started again stays behind, because it is not where they
+  are. But while nothing has been exchanged, all are at the beginning.
 
   Args:
     islands: N, the number of islands that are expected.
@@ -27,7 +27,7 @@ class Rendezvous:
     slots: the names of the run's islands, if they are known; see `seated`.
 
   Attributes:
-    seats: those that wait, by name.
+    seats: the waiting islands, by name.
   """
 
   def __init__(self, islands: int, minimum: int, slots: Sequence[str] = ()):
@@ -36,10 +36,10 @@ class Rendezvous:
     self.seats: dict[str, Seat] = {}
 
   def add(self, seat: Seat) -> str:
-    """An island joins; one that joins again takes its own place.
+    """Adds an island; a process of the same name replaces an earlier one.
 
     Returns:
-      What to note of it.
+      A line about it for the journal.
 
     Raises:
       Refusal: if it does not belong here, or is too late.
@@ -57,7 +57,9 @@ class Rendezvous:
         or any(_contradict(join.known, known) for known in all_known)
         or not _is_of(seat, now)
       ):
-        raise Refusal(f'the others went on without island {join.name}', 'lost')
+        raise Refusal(
+          f'the others continued without island {join.name}', 'lost'
+        )
     else:
       self._check_slot(join.name)
     self.seats[join.name] = seat
@@ -80,7 +82,7 @@ class Rendezvous:
     return [known for known in each if known]
 
   def met(self, is_late: bool = False) -> dict[Seat, Known | None] | None:
-    """Returns who begins, with what each knows; `None` if nobody does yet.
+    """Returns islands that begin, with what each knows; `None` if none do yet.
 
     Args:
       is_late: whether to wait no longer for missing islands.
@@ -112,7 +114,7 @@ class Rendezvous:
 
   @property
   def slots(self) -> Sequence[str]:
-    """The slots of the run with those that wait, as far as there are any."""
+    """The slots of the run, with waiting islands in free ones."""
     known = self._all_known
     slots = [*(_newest(known).slots if known else self._slots)]
     new = sorted(self.seats.keys() - {*slots})
@@ -126,7 +128,7 @@ class Rendezvous:
     return slots
 
   def describe(self, timeout: float) -> str:
-    """Says who has come in this time, to those that wait no longer."""
+    """Returns a line about the islands that have joined in this time."""
     names = ', '.join(sorted(self.seats))
     found = f'{len(self.seats)} of {self.islands} islands have joined'
     if known := self._all_known:

@@ -1,4 +1,4 @@
-"""A run as its coordinator sees it: who trains, and where each island is."""
+"""A run as its coordinator sees it: its members, and where each of them is."""
 
 import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,13 +23,13 @@ SILENT = 2.0
 ASKING = 1.0
 """Seconds from an island's request to stop until it is released.
 
-Whoever ends a whole run asks all islands to stop, but not in the same moment.
+A person who ends a whole run asks all islands, but not in the same moment.
 """
 
 PARTING = 20.0
 """Seconds in which an island that is released may hand over what it computed.
 
-Then it leaves without. Whoever asks it to stop kills it after 30, as a rule.
+Then it leaves without. Schedulers usually kill a process after 30.
 """
 
 WAITING = 5.0
@@ -74,20 +74,20 @@ class Run:
 
   Those that train together are a generation. When one ends, the others are the
   next, or all end if they would be too few. One that joins later prepares, and
-  is in the next generation as soon as it and the others are ready; one that is
-  asked to stop leaves. Or all stop after the same step, if too few would be
-  left. All hear the same in the same order.
+  is in the next generation as soon as it and the others are ready. An island
+  that is asked to stop leaves, or all stop after the same step if too few would
+  be left. All hear the same in the same order.
 
   Args:
-    seats: the islands with what each knows, if the run is older than this
+    seats: the islands, each with its knowledge if the run is older than this
       coordinator.
     slots: the names of the run's islands; see `seated`.
     minimum: the least number of islands that train.
     identity: see `messages.Membership`.
     say: sends a message to some islands.
-    note: notes what happens: its kind, an island, words, and who is present.
-    grace: seconds that those who have come to a place, if they are enough to
-      continue, wait for the others there; `None` is as long as it takes.
+    note: notes an event: its kind, an island, words, generation, and members.
+    grace: seconds that islands at a place, if they are enough to continue, wait
+      for the others there; `None` is as long as it takes.
     now: the time in seconds.
 
   Attributes:
@@ -114,10 +114,10 @@ class Run:
     each = [known for known in seats.values() if known]
     last = max((k.membership for k in each), key=_index, default=None)
     self.slots = slots
-    self._known = {*slots} - {FREE}  # Who has trained.
+    self._known = {*slots} - {FREE}  # Names that have trained.
     self.coming: list[Seat] = []
-    self._asking: set[Seat] = set()  # Who asks to stop.
-    self._parting: set[Seat] = set()  # Who of them is released.
+    self._asking: set[Seat] = set()  # Islands that ask to stop.
+    self._parting: set[Seat] = set()  # Those of them that are released.
     self._tally: Tally | None = None  # Once all are about to stop.
     self.is_over = self.has_finished = False
     self.number = self._admissions = 0
@@ -125,7 +125,7 @@ class Run:
     if last:
       self.number, self._admissions = last.generation, last.admissions
       self._admits = any(k.admits for k in each if k.membership == last)
-    self._strikes: set[str] = set()  # Whom one accusation was believed.
+    self._strikes: set[str] = set()  # Accusers that were believed once.
     self._timers: list[tuple[float, int, Callable[[float], None]]] = []
     self._timer_numbers = itertools.count()
     for seat, known in seats.items():
@@ -143,7 +143,7 @@ class Run:
     return not self.is_over and (seat in self._there or seat in self.coming)
 
   def tick(self, now: float) -> None:
-    """The time has come to look for whoever is silent or late."""
+    """Ends silent and late islands, and does what is due."""
     while self._timers and self._timers[0][0] <= now:
       heapq.heappop(self._timers)[2](now)
     for seat in self.there:
@@ -209,7 +209,7 @@ class Run:
     self.end_if_silent(seat.name, now)
     if seat.name in [each.name for each in self.there]:
       return False
-    how = 'has come again' if seat.name in self.slots else 'has come'
+    how = 'has rejoined' if seat.name in self.slots else 'has joined'
     self.slots = seated(self.slots, seat.name, seat.join.slot)
     self.coming.append(seat)
     self._note('returned', seat, f'{how} from {seat.join.address}')
@@ -223,7 +223,7 @@ class Run:
         self._end({seat: 'is replaced'})
 
   def lost(self, seat: Seat) -> None:
-    """The connection to an island is lost."""
+    """Ends an island whose connection is lost."""
     self._end({seat: GONE})
 
   def hear(self, seat: Seat, message: messages.Message, now: float) -> None:
@@ -344,7 +344,7 @@ class Run:
           self._note(kind, seat, LEFT)
 
   def _admit(self) -> None:
-    """Begins a generation with those who join and without those who leave.
+    """Begins a generation with joining and without leaving islands.
 
     Unless all are to stop.
     """
@@ -387,12 +387,12 @@ class Run:
   def _judge(self, accused: dict[tuple[str, str], str], now: float) -> None:
     """Ends the island that most others accuse, or that accuses most of them.
 
-    If it is one word against another, an accuser that nobody accuses cannot
-    reach what others can. If the message was wrong, it is believed once.
+    If it is one word against another, an accuser that is not accused itself
+    cannot reach what others can. If the message was wrong, it is believed once.
 
     Args:
-      accused: the accusations. If these have been taken back, or are of an
-        earlier generation, nothing happens.
+      accused: the accusations. If these were taken back, or another generation
+        has begun, nothing happens.
       now: the time in seconds.
     """
     del now
@@ -451,7 +451,7 @@ class Run:
   def _release(self, seat: Seat, now: float) -> None:
     """Releases an island as soon as little is lost with it.
 
-    That is when others may join. If loops admit nobody, it leaves at once.
+    That is when others may join. If loops admit no island, it leaves at once.
     """
     if seat.join.welcomes:
       self._parting.add(seat)
@@ -498,7 +498,7 @@ class Run:
     Args:
       fates: what has happened to each.
       kind: see `messages.Ended`.
-      line: what all that end hear, if it is not the fate of one.
+      line: the reason that islands hear, if it is not their own fate.
     """
     gone = [seat for seat in self.members if seat in fates]
     for seat in [seat for seat in self.coming if seat in fates]:
@@ -529,7 +529,7 @@ class Run:
     self._say([seat], messages.Ended(f'island {seat.name} {fate}', kind))
 
   def _note(self, kind: str, seat: Seat, words: str) -> None:
-    """Notes what has happened to an island, and who is present since then."""
+    """Notes an event of an island, and the members since then."""
     names = [] if self.is_over else [each.name for each in self.members]
     self._note_(kind, seat.name, words, self.number, names)
 

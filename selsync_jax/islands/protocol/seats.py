@@ -4,9 +4,7 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from selsync_jax.islands.protocol.messages import Alive, Join, Place
+from selsync_jax.islands.protocol.messages import Alive, changed, Join, Place
 
 FREE = ''
 """Stands for the name of an island that has not joined yet."""
@@ -31,7 +29,7 @@ class Refusal(Exception):
 
 
 class Seat:
-  """The connection to an island, as the coordinator has it.
+  """An island's connection, on the coordinator's side.
 
   Attributes:
     number: identifies the connection; later ones have larger numbers.
@@ -72,7 +70,7 @@ class Seat:
     if self.began is None and generation:
       self.began = step
     if step > self.done.step:
-      self.done = msgspec.structs.replace(self.done, step=step)
+      self.done = changed(self.done, step=step)
 
   def account(self, now: float) -> dict[str, float]:
     """Returns what the island has done, and its bytes a second in a minute."""
@@ -115,8 +113,8 @@ def check_run(join: Join, others: Mapping[str, Join]) -> None:
   """Raises `Refusal` if an island would run something else than the others.
 
   Args:
-    join: that of the island.
-    others: those of the others, by name.
+    join: introduction of the island.
+    others: introductions of the others, by name.
   """
   for other in others.values():
     names = {*join.run, *other.run}
