@@ -48,7 +48,9 @@ def is_own(file: str | None) -> bool:
   """Whether a file is neither this package's nor a library's."""
   if not file or file.startswith(('<', *_LIBRARIES)):
     return False
-  # Packages of another visible environment, or in the user's home.
+  if file.endswith(('.pyx', '.pxi')):  # Compiled, and named without a folder.
+    return False
+  # Of another environment that this one sees, or in the user's home.
   return not {'site-packages', 'dist-packages'} & {*pathlib.Path(file).parts}
 
 

@@ -2,18 +2,18 @@
 
   python -m stress.storm --islands=4 --minutes=30
 
-The islands, and their meeting point, are hosts of an emulated cluster. They
-train tests/support/slow_digits.py, whose steps leave the CPU idle like a GPU's.
-Every --every seconds one fault happens. An island is killed (SIGKILL), at any
-moment or in an average; frozen for a moment, or until the others give it up
-(SIGSTOP); cut off from the network; asked to leave (SIGTERM); or Python's lock
-is held in it. Or two islands are killed at once, or the donor that sends its
-state to a newcomer, or the meeting point, alone or with an island. Every
-process that has ended is started again. The others must continue, and the
-victims must train with them again, one after the other, until all have taken
-their steps. Any two islands must report the same about the same step, `selsync
-replay` must compute the same parameters from their logs, and the validation
-loss must be plausible for undisturbed runs of other seeds.
+The islands, and their coordinator, are hosts of an emulated cluster, and
+train tests/support/slow_digits.py: steps that leave the CPU idle, as a GPU's.
+Every --every seconds one island is killed (SIGKILL), at any moment or in an
+average; frozen for a moment, or until the others give it up (SIGSTOP); cut off
+from the network; asked to leave (SIGTERM); or Python's lock is held in it. Or
+two are killed at once; or the one that gives a newcomer its state; or the
+coordinator, alone or with an island. Whoever has ended is started again. The
+others must go on, and the victims must train with them again, one after the
+other, until all have taken their steps. Whatever two islands say of the same
+step must be the same, `selsync replay` must compute the same parameters from
+their logs, and the validation loss must be one that undisturbed runs of other
+seeds could have.
 
 Prints, for each fault, how long the others needed for three steps, and how long
 a victim took from its start, or from the end of its fault, until it trained.
@@ -68,7 +68,7 @@ SAME = 'loss', 'synced', 'relative_change', 'samples', 'lssr'
 
 
 class Storm:
-  """Islands on hosts of their own, and their meeting point on another host.
+  """Islands on hosts of their own, and their coordinator on another.
 
   Args:
     folder: the folder of their runs.
@@ -97,7 +97,7 @@ class Storm:
     self.running = {name: self.begin(name) for name in self.names}
 
   def meet(self) -> subprocess.Popen:
-    """Starts the meeting point."""
+    """Starts the coordinator."""
     islands = len(self.names)
     least, keep = max(1, islands - 2), f'--keep={self.folder}/point.json'
     return self._start(
@@ -117,7 +117,7 @@ class Storm:
     self._hosts.link(self.names.index(name), state)
 
   def log(self, name: str) -> str:
-    """The log of an island, or of the meeting point."""
+    """What an island, or the coordinator, has said."""
     return (self.folder / f'{name}.log').read_text()
 
   def events(self) -> list[journal.Event]:

@@ -86,7 +86,7 @@ def send():
 
 def inside(options):
   """One of the two hosts; the first one records."""
-  from selsync_jax.islands.meeting import MeetingPoint
+  from selsync_jax.islands.server import CoordinatorServer
 
   folder = pathlib.Path(options.folder)
   if os.environ['JAX_PROCESS_ID'] == '1':
@@ -100,7 +100,7 @@ def inside(options):
     packets: list[bytes] = []
     with recorded(packets):
       if name == 'islands':
-        with MeetingPoint(2, 'host0') as point:
+        with CoordinatorServer(2, 'host0') as point:
           (folder / 'made').write_text(str(point.invitation))
           (folder / 'made').rename(folder / 'invitation')
           average(str(point.invitation), 0)

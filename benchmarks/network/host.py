@@ -46,7 +46,7 @@ def invited(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
   Yields:
     The name of this host's island, and the invitation.
   """
-  from selsync_jax.islands.meeting import MeetingPoint
+  from selsync_jax.islands.server import CoordinatorServer
 
   index = int(os.environ['JAX_PROCESS_ID'])
   hosts = int(os.environ['JAX_NUM_PROCESSES'])
@@ -55,7 +55,7 @@ def invited(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
   made, invitation = folder / 'made', folder / 'invitation'
   with contextlib.ExitStack() as stack:
     if index == 0:
-      point = stack.enter_context(MeetingPoint(hosts // site, 'host0'))
+      point = stack.enter_context(CoordinatorServer(hosts // site, 'host0'))
       made.write_text(str(point.invitation))
       made.rename(invitation)  # Other hosts never see half a file.
     while not invitation.exists():

@@ -156,11 +156,11 @@ def slowest(
 
   Each is a process of this machine.
   """
-  from selsync_jax.islands.meeting import MeetingPoint
+  from selsync_jax.islands.server import CoordinatorServer
 
   count, context = options.islands, multiprocessing.get_context('spawn')
   with (
-    MeetingPoint(count) as point,
+    CoordinatorServer(count) as point,
     futures.ProcessPoolExecutor(count, mp_context=context) as pool,
   ):
     on_island = functools.partial(

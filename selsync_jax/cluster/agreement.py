@@ -1,7 +1,7 @@
 """The step after which all programs of a run stop, once one of them is asked.
 
 Every program has an `Agreement`. One place has a `Tally`, and all programs
-exchange messages with it: process 0 of a JAX world, or the meeting point of
+exchange messages with it: process 0 of a JAX world, or the coordinator of
 islands.
 """
 

@@ -18,7 +18,7 @@ COMMANDS = {
   'export': 'Write the weights of a run into one file, for any program.',
   'evaluate': 'Score the weights of a run on its validation or test data.',
   'launch': 'Start the processes, or the islands, of a run on this machine.',
-  'meet': 'Serve the meeting point of islands, workers in separate programs.',
+  'meet': 'Serve the coordinator of islands, workers in separate programs.',
   'status': 'Show what the islands of a run are doing.',
   'replay': 'Repeat a run of islands in one process, and compare parameters.',
 }

@@ -3,17 +3,15 @@
   selsync launch --processes=4 -- python train.py ...
   selsync launch --islands=4 -- python train.py ...
 
-The environment of each process has a shared secret and its place in the run:
-its index and the address of process 0, or an island's name and the invitation
-of a meeting point, `selsync meet`, which `launch` starts. Every line of output
-begins with the index or name of its process.
-
-`launch` passes a signal to end on as SIGTERM. When one process fails, it stops
-the others and exits with the code of that process, or with 128 plus the number
-of the signal that killed the process. With `--minimum`, `launch` stops the
-others only when fewer islands than that are left, or one fails before all have
-met. If `launch` itself is killed, Linux asks the processes to end; elsewhere,
-training notices it after its next step.
+The environment of each process has its place and a shared secret: its index and
+the address of the first, or an island's name and the invitation of a
+coordinator, `selsync meet`, that runs beside them. Every line of its output
+begins with its index or name. A signal to end is passed on as SIGTERM. When one
+process fails, the others are stopped, and `launch` exits with its code, or with
+128 plus the number of the signal that killed it. With `--minimum`, it does so
+when fewer islands than that are left, or one fails before all have met. If
+`launch` itself is killed, Linux asks the processes to end; elsewhere, training
+notices it after its next step.
 """
 
 import argparse
@@ -112,8 +110,8 @@ def process_places(processes: int) -> dict[str, Environment]:
 
 
 def island_places(islands: int, invitation: str) -> dict[str, Environment]:
-  """Returns the places of islands that share a meeting point."""
-  digits = len(str(islands - 1))  # Names are sorted as texts.
+  """Returns the places of islands that have one coordinator."""
+  digits = len(str(islands - 1))  # The order of names is that of texts.
   names = [f'island{index:0{digits}}' for index in range(islands)]
   return {
     name: {'SELSYNC_ISLAND': name, 'SELSYNC_INVITATION': invitation}
@@ -125,7 +123,7 @@ def island_places(islands: int, invitation: str) -> dict[str, Environment]:
 def _meeting_point(
   islands: int, flags: Sequence[str]
 ) -> Generator[tuple[str, threading.Event]]:
-  """Runs a meeting point; yields its invitation, and an event: all have met."""
+  """Runs a coordinator; yields its invitation, and whether all have met."""
   local = '--host=127.0.0.1', '--port=0'
   point = children.start(
     [sys.executable, '-m', 'selsync_jax', 'meet', *local, *flags],
@@ -138,15 +136,15 @@ def _meeting_point(
   said, met = iter(point.stdout), threading.Event()
 
   def listen():
-    every, some = f': {islands} of {islands}\n', 'the run goes on with '
-    if any(s.endswith(every) or s.startswith(some) for s in said):
+    every, some = f': {islands} of {islands}\n', ' and the others begin: '
+    if any(s.endswith(every) or some in s for s in said):
       met.set()
     collections.deque(said, 0)  # An unread pipe would fill up.
 
   listener = threading.Thread(target=listen, daemon=True)
   try:
     if not (invitation := next(said, '').strip()):
-      raise RunError('the meeting point did not start')
+      raise RunError('the coordinator has not started')
     listener.start()
     yield invitation, met
   finally:

@@ -1,4 +1,4 @@
-"""Serve the meeting point of islands, workers in separate programs.
+"""Serve the coordinator of islands, workers in separate programs.
 
   selsync meet --islands=4 --host=10.0.0.1 --port=7070
 
@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Callable, Sequence
 import pathlib
 import threading
+import time
 from typing import Any
 
 from selsync_jax.commands import flags
@@ -75,27 +76,25 @@ def main(arguments: Sequence[str]) -> None:
     )
   from selsync_jax.islands import (
     flight,  # Imports Arrow.
-    meeting,
+    server,
   )
 
   def say(text):
-    print(text, flush=True)
+    print(time.strftime('%H:%M:%S'), text, flush=True)
 
   if options.log:
     with options.log.open('a'):
       pass  # It can be written.
 
   try:
-    point = meeting.MeetingPoint(
+    point = server.CoordinatorServer(
       *(options.islands, options.host, options.port, options.timeout, say),
       minimum=minimum,
       grace=options.grace,
       credentials=options.keep and flight.kept_credentials(options.keep),
       log=options.log,
     )
-  except ConfigError:
-    raise
-  except Exception as error:  # gRPC raises no more specific class.
+  except OSError as error:
     raise RunError(
       f'--port={options.port}: this port cannot be opened'
     ) from error
@@ -103,7 +102,7 @@ def main(arguments: Sequence[str]) -> None:
   if options.metrics is not None:
     address = _serve_metrics(point.status, options.metrics)
     lines.append(f'metrics at {address}')
-  say('\n'.join(lines))
+  print('\n'.join(lines), flush=True)
   threading.Event().wait()
 
 

@@ -13,7 +13,7 @@ def main(arguments: Sequence[str]) -> None:
   line = flags.CommandLine('report', positional='WORKDIR ...')
   about = 'Folder of the page. Default: the workdir, if there is only one.'
   line.flag('out', about, flags.folder)
-  about = 'Log of a meeting point, `selsync meet --log`, for a figure.'
+  about = 'Log of a coordinator, `selsync meet --log`, for a figure.'
   line.flag('islands', about, pathlib.Path)
   options = line.parse(arguments)
   workdirs = [pathlib.Path(name) for name in options.positional]

@@ -2,12 +2,12 @@
 
   selsync status INVITATION
 
-asks the meeting point of the islands. It prints how many islands have joined
-and left, how many averages they have applied, and how often they have repeated
-an exchange because an island had ended. A row for each island has its last
-step; the megabytes that it has sent and received, in total and per second in
-the last minute; and the seconds since its last sign of life. The invitation may
-also be in the environment, as SELSYNC_INVITATION.
+asks their coordinator, and prints how often islands have come and gone, how
+many averages they have applied, and how often they have repeated an exchange,
+because one had ended. A row for each island has the last step that it has
+taken; the megabytes that it has sent and received, and those per second in the
+last minute; and the seconds since its last sign of life. The invitation may
+also stand in the environment, as SELSYNC_INVITATION.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ HEAD = 'island', 'step', 'MB out', 'MB/s', 'MB in', 'MB/s', 'silent'
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Asks the meeting point, and prints its answer."""
+  """Asks the coordinator, and prints what it says."""
   line = flags.CommandLine('status', positional='[INVITATION]')
   line.switch('json', 'Print one line of JSON.')
-  about = 'Seconds until the meeting point must answer.'
+  about = 'Seconds until the coordinator must answer.'
   line.flag('timeout', about, flags.positive, '10')
   options = line.parse(arguments)
   own = os.environ.get('SELSYNC_INVITATION')
@@ -61,10 +61,14 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
   full = [row for row in rows if len(row) == len(HEAD)]
   widths = [max(map(len, column)) for column in zip(*full, strict=True)]
   first = max(len(row[0]) for row in rows)
+  each = found['islands']
+  waits = {row['name']: row['waits'] for row in each if 'waits' in row}
   for name, *cells in rows:
     if len(cells) > 1:
       cells = map(str.rjust, cells, widths[1:])
     yield '  '.join([name.ljust(first), *cells])
+    if name in waits:
+      yield f'  {waits[name]}'
 
 
 def _cells(island: Mapping[str, Any]) -> tuple[str, ...]:

@@ -310,10 +310,11 @@ def _join_islands(
   peers = led.join(
     Invitation.parse(options.join),
     options.island,
-    json.dumps(alike, sort_keys=True),
+    alike,
     options.cluster_timeout,
     welcomes=True,
     slot=slot,
+    say=print,
   )
   stack.enter_context(peers)
   devices = Slices(1, **config.mesh)

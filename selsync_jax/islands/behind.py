@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from selsync_jax.data.pace import Watch
-from selsync_jax.islands.peers import Late, Peers, Regrouped
+from selsync_jax.islands.peers import Late, Peers
 from selsync_jax.islands.program import cut, Form, PLAIN
+from selsync_jax.islands.protocol.member import Regrouped
 from selsync_jax.sync.averagers import Delay
 
 
@@ -24,12 +25,12 @@ class Behind(Late):
 
   Args:
     peers: all islands.
-    delay: that of the averager of their steps.
-    form: that of the averager's state.
+    delay: the delay of the steps' averager.
+    form: how the averager's state lies.
 
   Attributes:
     arrived: whether the mean that was needed last was there on all islands;
-      whoever asks sets it to `None` before.
+      callers set it to `None` before.
     watch: how long they travel.
   """
 
@@ -52,6 +53,7 @@ class Behind(Late):
     message = self._whole(self._message(state))
     if not self._background:
       return
+    self._background.departs()
     departed = self._thread.submit(self._carry, self._background, message)
     if self._peers.prepares:
       departed.result()  # It counts for nothing.
@@ -59,7 +61,6 @@ class Behind(Late):
       self._departed = departed
 
   def _carry(self, peers: Peers, message: Any) -> Any:
-    peers.meet()
     began = time.perf_counter()
     mean = self._travel(peers, *message)
     self.watch.add(time.perf_counter() - began)
@@ -73,9 +74,7 @@ class Behind(Late):
     """
     if self._peers.prepares:
       return self._peers.led(compute)
-    self._peers.meet()
-    own = np.array(self._peers.led(lambda _: self._has_arrived()))
-    self.arrived = all(self._peers.share(own, patient=True))
+    self.arrived = self._peers.land(self._has_arrived)
     return self._peers.led(self._mean if self.arrived else compute)
 
   def _has_arrived(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import threading
+from typing import Any
 
 import numpy as np
 
@@ -72,8 +73,11 @@ class _OnBoard(Peers):
     """Returns another channel on the same board."""
     return _OnBoard(self._board, self.index, name)
 
-  def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
+  def exchange(
+    self, messages: Sequence[np.ndarray], about: Any = None
+  ) -> list[np.ndarray]:
     """Leaves the messages on the board, and takes those for this island."""
+    del about
     self._count += 1
     return self._board.exchange(
       self._channel, self._count, self.index, messages

@@ -40,15 +40,15 @@ CLOSING = 2.0
 """Seconds that a server which stops waits for those whom it serves."""
 
 ERRORS = (flight.FlightError, arrow.ArrowException, OSError)
-"""What a call may raise."""
+"""Errors of a call."""
 
 
 class Credentials(NamedTuple):
   """The secrets that the islands of a run share.
 
   Attributes:
-    token: which every call must have.
-    certificate: with which every server of the run identifies itself, in PEM.
+    token: the bearer token required in every call.
+    certificate: TLS certificate presented by every server of the run, in PEM.
     key: the certificate's private key, in PEM.
   """
 
@@ -96,15 +96,30 @@ def kept_credentials(path: pathlib.Path) -> Credentials:
   try:
     with contextlib.suppress(FileNotFoundError):
       token, certificate, key = json.loads(path.read_text())
-      return Credentials(token, certificate.encode(), key.encode())
+      kept = Credentials(token, certificate.encode(), key.encode())
+      private = serialization.load_pem_private_key(kept.key, None)
+      known = x509.load_pem_x509_certificate(kept.certificate).public_key()
+      if known != private.public_key():
+        raise ValueError('the key belongs to another certificate')
+      if path.stat().st_mode & 0o077:
+        raise ConfigError(
+          f'--keep={path}: other users can read this file; make it private '
+          f'(chmod 600 {path}) or delete it for new secrets'
+        )
+      return kept
     token, certificate, key = made = create_credentials()
-    # Nobody else may read the file, at any time.
+    # Other users must never be able to read the file.
     with open(path, 'x', opener=_open_private) as file:
       file.write(json.dumps([token, certificate.decode(), key.decode()]))
   except OSError as error:
     raise ConfigError(f'--keep={path}: {error.strerror}') from error
+  except ConfigError:
+    raise
   except (ValueError, AttributeError, TypeError) as error:
-    raise ConfigError(f'--keep={path}: is of no meeting point') from error
+    raise ConfigError(
+      f'--keep={path}: holds no secrets of a coordinator; delete the file for '
+      'new ones'
+    ) from error
   return made
 
 
@@ -167,7 +182,7 @@ class Server(flight.FlightServerBase):
     with self.changed:
       self.is_closed = True
       self.changed.notify_all()
-    # It waits for calls, and who is served may be frozen.
+    # It waits for calls, and a caller may be frozen.
     ending = threading.Thread(target=super().shutdown, daemon=True)
     try:
       ending.start()

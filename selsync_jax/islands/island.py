@@ -115,12 +115,12 @@ class Island:
     from selsync_jax.islands.invitation import Invitation
 
     _check_strategy(strategy)
-    parts = str(strategy.trigger), str(strategy.averager)
-    shapes = {
-      name: (np.shape(x), str(jnp.result_type(x)))
+    _check_params(params)
+    run: dict[str, Any] = {
+      f'parameter {name}': (np.shape(x), str(x.dtype))
       for name, x in by_name(params).items()
     }
-    run = f'{parts} {shapes}'
+    run |= {'trigger': strategy.trigger, 'averager': strategy.averager}
     invited = Invitation.parse(invitation)
     peers = led.join(invited, name, run, timeout, limit=limit)
     return cls(peers, params, strategy)
@@ -144,8 +144,15 @@ class Island:
         trigger that measures none, such as `every` or `fda`, needs none.
 
     Raises:
-      ValueError: if the trigger measures gradients, and there are none.
+      ValueError: if the trigger measures gradients, and there are none; or if
+        parameters or gradients are another tree than before.
+      RunError: if an average is not finite; or if this island has left.
     """
+    if self._has_left:
+      raise RunError('after_step: this island has left; do not train on')
+    _check_like('params', params, self._params)
+    if grads is not None:
+      _check_like('grads', grads, self._params, types=False)
     if grads is None and self._trigger.traits.meter:
       raise ValueError(
         f'grads=None: trigger {self._trigger} measures gradients'
@@ -165,6 +172,7 @@ class Island:
         averaged = self._behind.arrived is not None
       if averaged:
         self._peers.averaged()
+        _check_finite(new, params, self._taken + 1)
       self._params, self._taken = new, self._taken + 1
       self._peers.reach(self._taken)
       return _placed_as(params, new)
@@ -214,6 +222,64 @@ def _check_strategy(strategy: Strategy) -> None:
       'islands support only no_reduction() and local(), not '
       f'{strategy.reducer} and {strategy.optimizer_state}'
     )
+
+
+def _check_params(params: Any) -> None:
+  """Raises `ValueError` unless the parameters are arrays of numbers."""
+  leaves = by_name(params)
+  if not leaves:
+    raise ValueError('params: the tree has no arrays')
+  for name, x in leaves.items():
+    if not (hasattr(x, 'dtype') and jnp.issubdtype(x.dtype, jnp.number)):
+      found = getattr(x, 'dtype', type(x).__name__)
+      raise ValueError(
+        f'params: {name} is {found}; parameters must be arrays of numbers'
+      )
+
+
+def _check_like(name: str, tree: Any, like: Any, *, types: bool = True) -> None:
+  """Raises `ValueError` unless a tree has the arrays of another one."""
+  found, expected = by_name(tree), by_name(like)
+  if len(found) != len(expected):
+    odd = ', '.join(sorted({*found}.symmetric_difference(expected))[:5])
+    raise ValueError(
+      f'{name}: must have the {len(expected)} arrays of the parameters, got '
+      f'{len(found)}; {odd} differs'
+    )
+  for (path, x), y in zip(found.items(), expected.values(), strict=True):
+    own, its = (
+      (list(np.shape(each)), getattr(each, 'dtype', None) if types else None)
+      for each in (x, y)
+    )
+    if own != its:
+      raise ValueError(
+        f'{name}: {path} must be {its[1] or ""}{its[0]} as before, got '
+        f'{own[1] or ""}{own[0]}'
+      )
+
+
+@jax.jit
+def _is_finite(tree: Any) -> jax.Array:
+  floats = [
+    x for x in jax.tree.leaves(tree) if jnp.isdtype(x.dtype, 'real floating')
+  ]
+  return jnp.all(jnp.array([jnp.isfinite(x).all() for x in floats]))
+
+
+def _check_finite(averaged: Any, before: Any, step: int) -> None:
+  """Raises `RunError` if an average is not finite, and says whose fault it is.
+
+  Args:
+    averaged: the parameters after the average.
+    before: this island's parameters before.
+    step: that of the average.
+  """
+  if _is_finite(averaged):
+    return
+  whose = "another island's are not finite"
+  if not _is_finite(before):
+    whose = "this island's are not finite"
+  raise RunError(f'the average of parameters in step {step}: {whose}')
 
 
 def _check_equal(peers: Peers, params: Any) -> None:

@@ -1,4 +1,4 @@
-"""What happens at a meeting point: who comes, who goes, and who is there."""
+"""Events at a coordinator: islands that join, leave, and are present."""
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 
 class Event(NamedTuple):
-  """What has happened to an island.
+  """An event of an island.
 
   Attributes:
     time: seconds since 1970.
     kind: `joined`, `returned`, `admitted`, `left`, `finished`, or `ended`.
     island: its name.
     words: what is said of it, after its name.
-    generation: that of the islands that go on; 0 before all have met.
+    generation: index of the generation that continues; 0 before all have met.
     present: the names of the islands in it; none if all end.
   """
 
@@ -31,12 +31,12 @@ class Event(NamedTuple):
 
 
 class Totals(NamedTuple):
-  """What events amount to, however many there are.
+  """Totals of events, however many there are.
 
   Attributes:
     last: the last one; of no kind before the first.
     last_of: the last one of each island, by its name.
-    counts: how many there are of each kind.
+    counts: number of events by kind.
     seconds: the time in which any islands took part.
     taken: the seconds in which each of them did, added.
     most: the most islands that took part at a time.
@@ -75,7 +75,7 @@ class Totals(NamedTuple):
 
 
 class Journal:
-  """Tells of the events at a meeting point, in their order.
+  """Tells of the events at a coordinator, in their order.
 
   Args:
     say: a function that takes a line about each.
@@ -111,11 +111,11 @@ class Journal:
       self._waiting.put(event)
 
   def remark(self, line: str) -> None:
-    """Says a line that is of no island; the log does not have it."""
+    """Says a line about no island; the log does not have it."""
     self._waiting.put(line)
 
   def close(self) -> None:
-    """Waits a moment until all that was added has been written."""
+    """Waits a moment until every event has been written."""
     self._waiting.put(None)
     self._writer.join(1.0)
 

@@ -20,9 +20,10 @@ import numpy as np
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands import meeting
-from selsync_jax.islands.invitation import Invitation, reach
-from selsync_jax.islands.peers import Peers, Regrouped, View
+from selsync_jax.islands import connection, joining
+from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.peers import Peers, View
+from selsync_jax.islands.protocol.member import Regrouped
 from selsync_jax.islands.relay import Relay
 
 _LONGEST = 64
@@ -30,13 +31,13 @@ _LONGEST = 64
 
 
 class Led(Peers):
-  """The islands that are there, seen from a process of one that has several.
+  """The islands that are there, seen from a process of an island of several.
 
   All processes of the island make the same calls.
 
   Args:
-    invitation: the meeting point's invitation.
-    timeout: see `meeting.join`.
+    invitation: the coordinator's invitation.
+    timeout: see `joining.join`.
     join: what the first process calls to join the other islands, with the
       addresses of the others' `relays`.
 
@@ -84,19 +85,23 @@ class Led(Peers):
     if self._outer:
       do(self._outer)
 
-  def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Exchanges the messages that the first process has."""
-    return self._led(lambda: self._outer.exchange(messages))
-
-  def meet(self) -> None:
-    """Waits for the others, if some may go on without those that are late."""
-    self._led(lambda: self._outer.meet())
-
-  def share(
-    self, message: np.ndarray, *, patient: bool = False
+  def exchange(
+    self, messages: Sequence[np.ndarray], about: Any = None
   ) -> list[np.ndarray]:
+    """Exchanges the messages that the first process has."""
+    return self._led(lambda: self._outer.exchange(messages, about))
+
+  def share(self, message: np.ndarray) -> list[np.ndarray]:
     """Shares the small message that the first process has."""
-    return self._led(lambda: self._outer.share(message, patient=patient))
+    return self._led(lambda: self._outer.share(message))
+
+  def fold(self, operation: str, message: np.ndarray) -> np.ndarray:
+    """Folds the small message that the first process has."""
+    return self._led(lambda: self._outer.fold(operation, message))
+
+  def land(self, arrive: Callable[[], bool]) -> bool:
+    """Returns whether a late average has arrived on all islands."""
+    return self._led(lambda: self._outer.land(arrive))
 
   def conclude(self) -> None:
     """Returns when all islands have completed what they exchange."""
@@ -112,7 +117,7 @@ class Led(Peers):
     self._enter(lambda: self._outer.enter())
 
   def admit(self) -> None:
-    """Goes on with those who come, and without those who leave."""
+    """Continues with joining and without leaving islands."""
     self._enter(lambda: self._outer.admit())
 
   def _enter(self, enter: Callable[[], None]) -> None:
@@ -133,9 +138,9 @@ class Led(Peers):
     self.tell(lambda peers: peers.close(finished))
     self._stop_relay()
 
-  def fail(self) -> None:
-    """Leaves at once; the others hear that this island has failed."""
-    self.tell(lambda peers: peers.fail())
+  def fail(self, why: str = '') -> None:
+    """Leaves at once; the others hear that this island has failed, and why."""
+    self.tell(lambda peers: peers.fail(why))
     self._stop_relay()
 
   def _led(self, do: Callable[[], Any]) -> Any:
@@ -180,23 +185,22 @@ class _LedAgreement(Agreement):
 
 
 def join(
-  invitation: Invitation, name: str, run: str, timeout: float, **more: Any
+  invitation: Invitation, name: str, run: Any, timeout: float, **more: Any
 ) -> Peers:
-  """Joins a run as `meeting.join` does, in each process of an island."""
-  join = functools.partial(meeting.join, invitation, name, run, timeout, **more)
+  """Joins a run as `joining.join` does, in each process of an island."""
+  join = functools.partial(joining.join, invitation, name, run, timeout, **more)
   return Led(invitation, timeout, join) if jax.process_count() > 1 else join()
 
 
 def _await(invitation: Invitation, timeout: float) -> None:
-  """Waits until the meeting point serves."""
-  with reach(invitation, timeout):
-    pass
+  """Waits until the coordinator serves."""
+  connection.ask(invitation, 'status', timeout)
 
 
 def _relay(invitation: Invitation, timeout: float) -> Relay | None:
-  """Returns a relay, if this process reaches the meeting point, too."""
+  """Returns a relay, if this process reaches the coordinator, too."""
   try:
-    return meeting.relay(invitation, timeout)
+    return joining.relay(invitation, timeout)
   except Exception as error:  # The others do not wait for this one alone.
     where = f'process {jax.process_index()}'
     print(f'{where}: {error}; messages pass over others', file=sys.stderr)

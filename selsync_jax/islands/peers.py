@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from selsync_jax.cluster import signals
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import Stopped
+from selsync_jax.islands.protocol.member import Regrouped
+from selsync_jax.islands.protocol.messages import FOLDS
 
 SMALL = 1 << 12
 """The largest array, in bytes, of which every island gets all N, to add them.
@@ -21,14 +24,6 @@ SMALL = 1 << 12
 Larger arrays take a reduce-scatter and an all-gather: two exchanges, in which
 an island receives 2 (N - 1) messages of an N-th each.
 """
-
-
-class Regrouped(Exception):
-  """What is under way counts no longer: see `Peers.complete`.
-
-  Some islands have ended, and the others go on; or their meeting point has been
-  started again.
-  """
 
 
 class View(NamedTuple):
@@ -41,6 +36,24 @@ class View(NamedTuple):
   was_admitted: bool = False
   admits: bool = False
   exchanged: bool = False  # Some may not have completed an exchange yet.
+
+
+class About(NamedTuple):
+  """Type and shape of exchanged arrays.
+
+  Attributes:
+    operation: the collective.
+    like: an array with the type of every island's array and, unless `varies`,
+      its shape.
+    received: an array of the expected shape by sender; `None` accepts any
+      shape.
+    varies: whether shapes differ between islands.
+  """
+
+  operation: str
+  like: np.ndarray
+  received: Sequence[np.ndarray | None]
+  varies: bool = False
 
 
 class Peers(abc.ABC):
@@ -76,7 +89,7 @@ class Peers(abc.ABC):
   def slots(self) -> Sequence[str]:
     """The names of all islands of the run, in the order of the workers.
 
-    Of one that has not come yet it is empty.
+    The name of an island that has not joined yet is empty.
     """
     return self.view.slots
 
@@ -133,9 +146,9 @@ class Peers(abc.ABC):
   def complete(self, run: Callable[..., Any], *args: Any) -> Any:
     """Returns `run(self, *args)`, which exchanges messages.
 
-    If islands end before all have completed it, or the meeting point does, the
-    others run it again, all of them: nobody goes on with a result that another
-    one does not have.
+    If islands end before all have completed it, or the coordinator does, the
+    others all run it again: no island continues with a result that another one
+    does not have.
     """
     while True:
       try:
@@ -146,7 +159,7 @@ class Peers(abc.ABC):
         self.regroup()
 
   def enter(self) -> None:  # noqa: B027
-    """Goes among the others, if this island prepares, when they are ready.
+    """Joins the others, if this island prepares, when they are ready.
 
     Raises:
       RunError: if the others have ended, and do not meet again.
@@ -154,16 +167,13 @@ class Peers(abc.ABC):
     """
 
   def admit(self) -> None:  # noqa: B027
-    """Goes on with those who come, and without those who leave.
+    """Continues with joining and without leaving islands.
 
     All islands call it after the same step.
 
     Raises:
-      Stopped: if this island leaves, as it was asked to.
+      Stopped: if this island leaves because it was asked to.
     """
-
-  def meet(self) -> None:  # noqa: B027
-    """Waits for the others, if some may go on without those that are late."""
 
   def conclude(self) -> None:  # noqa: B027
     """Returns when all islands have completed what they exchange.
@@ -173,39 +183,53 @@ class Peers(abc.ABC):
     """
 
   def regroup(self) -> None:  # noqa: B027
-    """Goes on with the islands that are there after it was `Regrouped`."""
+    """Continues with the islands that are there after it was `Regrouped`."""
 
   @abc.abstractmethod
-  def exchange(self, messages: Sequence[np.ndarray]) -> list[np.ndarray]:
+  def exchange(
+    self, messages: Sequence[np.ndarray], about: About | None = None
+  ) -> list[np.ndarray]:
     """Sends `messages[i]` to island i, and returns one message from each.
 
-    Shapes may differ. All islands make the same calls on a channel. Nobody may
-    change a message, neither one that was sent nor one that arrived.
+    All islands make the same calls on a channel. Do not change a message,
+    neither sent nor received.
+
+    Args:
+      messages: the message for each island.
+      about: what they are; `None` if all are like the first one.
 
     Raises:
-      Regrouped: if islands have ended, and the others go on.
+      Regrouped: if islands have ended, and the others continue.
       RunError: if an island does not answer.
     """
 
-  def share(
-    self, message: np.ndarray, *, patient: bool = False
-  ) -> list[np.ndarray]:
-    """Sends a small message to all islands, and returns that of each.
+  def share(self, message: np.ndarray) -> list[np.ndarray]:
+    """Sends a small message to all islands, and returns each island's message.
 
     All have the same shape and type.
-
-    Args:
-      message: an array.
-      patient: whether nobody is late, as some may still receive something.
     """
-    del patient
     return self.exchange([message] * self.size)
+
+  def fold(self, operation: str, message: np.ndarray) -> np.ndarray:
+    """Returns the sum, maximum or minimum of small messages of all islands."""
+    return _folded(FOLDS[operation], self.share(message))
 
   def gather(self, message: np.ndarray) -> list[np.ndarray]:
     """Returns the message of each island; all have the same shape and type."""
     if message.nbytes <= SMALL:
       return self.share(message)
     return self.exchange([message] * self.size)
+
+  def land(self, arrive: Callable[[], bool]) -> bool:
+    """Returns whether a late average has arrived on all islands.
+
+    Args:
+      arrive: waits for it; returns whether it has arrived on this one.
+    """
+    return bool(self.fold('pmin', np.array(arrive())))
+
+  def departs(self) -> None:  # noqa: B027
+    """Notes in which step the next exchange of this channel departs."""
 
   def reach(self, step: int) -> None:  # noqa: B027
     """Notes the last step that this island has taken, for `selsync status`."""
@@ -217,32 +241,40 @@ class Peers(abc.ABC):
     """Leaves, when all have fetched what this island has sent them.
 
     Args:
-      finished: whether the run is; else all may come again.
+      finished: whether the run is; else all may rejoin.
     """
 
-  def fail(self) -> None:  # noqa: B027
-    """Leaves at once; the others hear that this island has failed."""
+  def fail(self, why: str = '') -> None:  # noqa: B027
+    """Leaves at once; the others hear that this island has failed, and why."""
 
   def __enter__(self) -> 'Peers':
     return self
 
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-    """Leaves, or fails, as the body has ended."""
-    if kind is None or issubclass(kind, SystemExit | Stopped):
+    """Leaves, or fails, depending on how the body has ended."""
+    if kind is None or _ends_well(error):
       self.close(finished=kind is None)
     else:
-      self.fail()
+      line = f'{kind.__name__}: {error}'.partition('\n')[0]
+      self.fail(line[:200].rstrip(': '))
+
+
+def _ends_well(error: Any) -> bool:
+  """Returns whether an exception is no failure of the loop that raises it."""
+  if isinstance(error, SystemExit):
+    return error.code in (None, 0, signals.RESUMABLE)
+  return isinstance(error, Stopped)
 
 
 class Late(abc.ABC):
-  """What carries delayed means behind the steps."""
+  """Carrier of delayed means during later steps."""
 
   @abc.abstractmethod
   def arrive(self, compute: Callable[[Peers], Any]) -> Any:
     """Returns the mean that has departed; waits until it is there.
 
     If none has, or not on all islands, `compute(peers)` does it again, in the
-    process that speaks for this island, as the one that departs.
+    process that speaks for this island, like the mean that departs.
     """
 
   @abc.abstractmethod
@@ -258,12 +290,14 @@ def _folded(op: np.ufunc, messages: Sequence[np.ndarray]) -> np.ndarray:
   return total
 
 
-def _reduce(op: np.ufunc, peers: Peers, x: np.ndarray, **_: Any) -> np.ndarray:
+def _reduce(name: str, peers: Peers, x: np.ndarray, **_: Any) -> np.ndarray:
   if x.nbytes <= SMALL:
-    return _folded(op, peers.share(x))
-  parts = peers.exchange(np.array_split(x.ravel(), peers.size))
-  part = _folded(op, parts)
-  return np.concatenate(peers.exchange([part] * peers.size)).reshape(x.shape)
+    return peers.fold(name, x)
+  parts = np.array_split(x.ravel(), peers.size)
+  own = [parts[peers.index]] * peers.size
+  part = _folded(FOLDS[name], peers.exchange(parts, About(name, x, own)))
+  whole = peers.exchange([part] * peers.size, About(name, x, parts))
+  return np.concatenate(whole).reshape(x.shape)
 
 
 def _all_gather(
@@ -278,10 +312,19 @@ def _all_gather(
   return join(peers.gather(x), axis=all_gather_dimension)
 
 
+def _exchanged(
+  name: str, peers: Peers, x: np.ndarray, axis: int
+) -> list[np.ndarray]:
+  """Sends each island its part of an array."""
+  parts = np.split(x, peers.size, axis)
+  own = [parts[peers.index]] * peers.size
+  return peers.exchange(parts, About(name, x, own))
+
+
 def _all_to_all(
   peers: Peers, x: np.ndarray, *, split_axis: int, concat_axis: int, **_: Any
 ) -> np.ndarray:
-  parts = peers.exchange(np.split(x, peers.size, split_axis))
+  parts = _exchanged('all_to_all', peers, x, split_axis)
   return np.concatenate(parts, concat_axis)
 
 
@@ -289,7 +332,7 @@ def _reduce_scatter(
   peers: Peers, x: np.ndarray, *, scatter_dimension: int, tiled: bool, **_: Any
 ) -> np.ndarray:
   axis = scatter_dimension
-  parts = peers.exchange(np.split(x, peers.size, axis))
+  parts = _exchanged('reduce_scatter', peers, x, axis)
   total = _folded(np.add, parts)
   return total if tiled else np.squeeze(total, axis)
 
@@ -299,15 +342,16 @@ def _ppermute(
 ) -> np.ndarray:
   targets, nothing = {to for i, to in perm if i == peers.index}, x.ravel()[:0]
   messages = [x if i in targets else nothing for i in range(peers.size)]
-  received = peers.exchange(messages)
   senders = [i for i, to in perm if to == peers.index]
+  like = [x if i in senders else nothing for i in range(peers.size)]
+  received = peers.exchange(messages, About('ppermute', x, like))
   return received[senders[0]] if senders else np.zeros_like(x)
 
 
 COLLECTIVES: dict[str, Callable[..., np.ndarray]] = {
-  'psum': functools.partial(_reduce, np.add),
-  'pmax': functools.partial(_reduce, np.maximum),
-  'pmin': functools.partial(_reduce, np.minimum),
+  'psum': functools.partial(_reduce, 'psum'),
+  'pmax': functools.partial(_reduce, 'pmax'),
+  'pmin': functools.partial(_reduce, 'pmin'),
   'all_gather': _all_gather,
   'all_to_all': _all_to_all,
   'reduce_scatter': _reduce_scatter,

@@ -30,8 +30,8 @@ from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.peers import Late, Peers
 from selsync_jax.islands.program import cut
+from selsync_jax.islands.protocol.seats import FREE
 from selsync_jax.islands.rounds import Beginning, Round
-from selsync_jax.islands.standing import FREE
 from selsync_jax.runs import files, fingerprint, provenance, records
 from selsync_jax.sync.budget import with_travel
 from selsync_jax.training import settings

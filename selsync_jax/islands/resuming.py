@@ -3,13 +3,13 @@
 from collections.abc import Callable
 import json
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 import zlib
 
 import numpy as np
 
 from selsync_jax.config import RunError
-from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.peers import About, Peers
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
 
@@ -58,7 +58,9 @@ def agree(
   """
   pairs = [(step, *about) for step, about in takers.items()]
   own = np.array(pairs, np.int64).reshape(-1, 4)
-  each = [found.tolist() for found in peers.exchange([own] * peers.size)]
+  anything: list[Any] = [None] * peers.size
+  about = About('gather', own, anything, varies=True)
+  each = [found.tolist() for found in peers.exchange([own] * peers.size, about)]
   # Who has saved a step alone, and died, has another one than those who have
   # repeated the step without it.
   having: dict[tuple[int, ...], list[int]] = {}
@@ -99,8 +101,12 @@ def agree(
   }
   content = pack(step) if peers.index == there[0] else b''
   whole, nothing = np.frombuffer(content, np.uint8), np.zeros(0, np.uint8)
+  donor: list[Any] = [
+    None if i == there[0] else nothing for i in range(peers.size)
+  ]
   received = peers.exchange(
-    [nothing if i in there else whole for i in range(peers.size)]
+    [nothing if i in there else whole for i in range(peers.size)],
+    About('copy', whole, donor, varies=True),
   )
   if peers.index in there:
     return Choice(step), copies

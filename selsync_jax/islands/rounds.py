@@ -13,7 +13,7 @@ What islands compute follows from their config and their data, but for
     have come or gone or resumed meanwhile, those who are there form it again;
   - which steps count, if all have ended and resumed from an earlier one.
 
-A slow network, an island that is frozen for a moment, and a meeting point that
+A slow network, an island that is frozen for a moment, and a coordinator that
 is started again change nothing.
 
 `rounds.jsonl` has a row for each step with an average, and for each step in

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import RunError
-from selsync_jax.islands import meeting
+from selsync_jax.islands import joining, server
+from selsync_jax.islands.exchange import FlightPeers
 from selsync_jax.islands.mapper import IslandMapper
-from selsync_jax.islands.messages import FlightPeers
 from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.rounds import Rounds
@@ -49,10 +49,10 @@ def compiled(monkeypatch):
         super().enter()
         entered.set()
 
-    def share(self, message, **more):
+    def _arrive(self, *arrival):
       if self.index != DEAD and died.is_set():
         assert came.wait(60)
-      return super().share(message, **more)
+      return super()._arrive(*arrival)
 
     def reach(self, step):
       if self.index == DEAD and step == LAST and not died.is_set():
@@ -66,7 +66,7 @@ def compiled(monkeypatch):
     if is_its and event.endswith('backend_compile_duration'):
       names.append(about)
 
-  monkeypatch.setattr(meeting, 'FlightPeers', Mortal)
+  monkeypatch.setattr(joining, 'FlightPeers', Mortal)
   jax.monitoring.register_event_duration_secs_listener(listen)
   yield names
   jax.monitoring.unregister_event_duration_listener(listen)
@@ -81,7 +81,7 @@ def train(compiled, tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
     def island(i, invitation):
       config = short_runs.config(data_dir, method, workers=N, **fields)
       config.mapper = 'auto'
-      others = meeting.join(invitation, f'{i}', 'a run', 30.0, welcomes=True)
+      others = joining.join(invitation, f'{i}', 'a run', 30.0, welcomes=True)
       with others:
         workdir = tmp_path / f'{i}'
         mapper = IslandMapper(N, others)
@@ -100,7 +100,7 @@ def train(compiled, tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
 
     with (
       perceptron.registered(),
-      meeting.MeetingPoint(N, minimum=2, grace=60.0) as point,
+      server.CoordinatorServer(N, minimum=2, grace=60.0) as point,
       futures.ThreadPoolExecutor(N) as pool,
     ):
       work = [pool.submit(worker, i, point.invitation) for i in range(N)]

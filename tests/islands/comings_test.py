@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands import circle, meeting
-from tests.support.meetings import admit, came, enter, until
+from selsync_jax.islands import joining, server
+from selsync_jax.islands.protocol import run
+from tests.support.meetings import admit, enter, until
 
 
 @pytest.mark.parametrize('handed_over', [True, False])
@@ -18,8 +19,8 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
   handed_over, said, pool, monkeypatch
 ):
   """It leaves where others may come, when all have been together."""
-  monkeypatch.setattr(circle, 'ASKING', 0.1)
-  monkeypatch.setattr(circle, 'PARTING', 30.0 if handed_over else 0.5)
+  monkeypatch.setattr(run, 'ASKING', 0.1)
+  monkeypatch.setattr(run, 'PARTING', 30.0 if handed_over else 0.5)
 
   def train(peers, leaves):
     if leaves:
@@ -35,13 +36,13 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
         assert peers.size == 2
 
   admitted = []
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     islands = [*pool.map(join, 'abc')]
     work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
-    with pytest.raises(Stopped, match=r'^left after a signal; the others go'):
+    with pytest.raises(Stopped, match=r'^left after a signal; the others co'):
       work[1].result(timeout=30)
     until(said, 'b has left')
     islands[0].agreement.ask()  # Too few would be left.
@@ -58,11 +59,15 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
     peers.complete(lambda peers: peers.exchange([np.zeros(1)] * peers.size))
     return peers.names
 
-  with meeting.MeetingPoint(3, minimum=2, say=said.put, grace=0.6) as point:
-    a, b, c = (each.result() for each in came(point, pool, *'abc'))
-    time.sleep(0.7)
-    for peers in a, b, c:
-      peers.reach(1)  # Nobody is late before its first step.
+  with server.CoordinatorServer(3, minimum=2, say=said.put, grace=0.6) as point:
+    join = functools.partial(
+      joining.join, point.invitation, run='a run', timeout=3.0
+    )
+    a, b, c = pool.map(join, 'abc')
+    for step in 1, 2:  # Nobody is late before its first step.
+      time.sleep(0.7)
+      for peers in a, b, c:
+        peers.reach(step)
     first = pool.submit(come, a)
     time.sleep(0.9)  # It waits alone.
     second = pool.submit(come, b)
@@ -74,9 +79,9 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
 
 
 def test_a_run_begins_with_enough_islands_and_others_come_late(said, pool):
-  with meeting.MeetingPoint(3, 'localhost', 0, 1.0, said.put, 2) as point:
+  with server.CoordinatorServer(3, 'localhost', 0, 1.0, said.put, 2) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     for known in ('d', 'b', ''), ('d', 'b', 'a'):
       # The second knows which it was, and is the first: as in its last run.
@@ -85,7 +90,7 @@ def test_a_run_begins_with_enough_islands_and_others_come_late(said, pool):
         pool.submit(functools.partial(join, slot=0), 'd'),
       ]
       b, d = (island.result() for island in islands)
-      until(said, 'the run goes on with 2 of 3 islands')
+      until(said, 'and the others begin: 2 of 3 islands')
       assert b.names == d.names == ('d', 'b') and tuple(b.slots) == known
       assert (d.slot, b.slot) == (0, 1)
       if '' in known:

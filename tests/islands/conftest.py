@@ -30,7 +30,7 @@ def one_saves_at_a_time(monkeypatch):
 
 @pytest.fixture
 def said():
-  """What the meeting point says."""
+  """What the coordinator says."""
   return queue.Queue()
 
 

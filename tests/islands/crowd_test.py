@@ -4,13 +4,13 @@ from concurrent import futures
 import contextlib
 import os
 import socket
-import ssl
 
 import numpy as np
 from pyarrow import flight as arrow
 
-from selsync_jax.islands import meeting
-from tests.support.meetings import came
+from selsync_jax.islands import connection, server
+from selsync_jax.islands.protocol import messages
+from tests.support.meetings import came, said_by_hand
 
 CROWD = 10  # Connections of each kind to each port, which stay open.
 GARBAGE = {
@@ -21,10 +21,9 @@ GARBAGE = {
 }
 
 
-def crowd(port, opened):
+def crowd(port, point, opened):
   """Connects again and again, and says what no island says."""
-  address, context = ('localhost', port), ssl.create_default_context()
-  context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+  address, context = ('localhost', port), connection.client_context()
   context.set_alpn_protocols(['h2'])
   for _ in range(CROWD):
     for garbage in GARBAGE.values():
@@ -35,6 +34,10 @@ def crowd(port, opened):
     secret = opened.enter_context(context.wrap_socket(plain))
     with contextlib.suppress(OSError):
       secret.sendall(GARBAGE['bytes'])
+  for what in ('key', 'status') * CROWD * (port == point.port):
+    with said_by_hand(point, messages.Ask(what), token='a guess') as hear:
+      assert isinstance(hear(), messages.Ended)
+      assert hear() is None
   client = arrow.FlightClient(
     f'grpc+tls://localhost:{port}', disable_server_verification=True
   )
@@ -42,20 +45,19 @@ def crowd(port, opened):
     for token in (None, 'a guess') * CROWD:
       headers = [(b'token', token.encode())] if token else []
       options = arrow.FlightCallOptions(timeout=10, headers=headers)
-      for name in ('key', 'status'):
-        with contextlib.suppress(arrow.FlightUnauthenticatedError):
-          [*client.do_action(arrow.Action(name, b''), options)]
-          raise AssertionError(f'{name} for a stranger')
+      with contextlib.suppress(arrow.FlightError):
+        [*client.do_action(arrow.Action('key', b''), options)]
+        raise AssertionError('the key for a stranger')
 
 
 def test_islands_train_on_and_one_line_is_said(said, pool, capfd):
   with (
-    meeting.MeetingPoint(2, say=said.put) as point,
+    server.CoordinatorServer(2, say=said.put) as point,
     contextlib.ExitStack() as opened,
   ):
     islands = [each.result(timeout=20) for each in came(point, pool, *'ab')]
     ports = point.port, *(peers._outbox.port for peers in islands)
-    strangers = [pool.submit(crowd, port, opened) for port in ports]
+    strangers = [pool.submit(crowd, port, point, opened) for port in ports]
     while not all(each.done() for each in strangers):
       x = np.random.default_rng(0).normal(size=1000)
       calls = [pool.submit(peers.exchange, [x, 2 * x]) for peers in islands]

@@ -17,18 +17,11 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import (
-  control,
-  flight,
-  meeting,
-  messages,
-  outbox,
-  relay,
-)
+from selsync_jax.islands import exchange, flight, joining, outbox, relay, server
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
-from selsync_jax.islands.peers import Regrouped
 from selsync_jax.islands.program import cut
+from selsync_jax.islands.protocol.member import Member, Regrouped
 from tests.support import live_runs
 
 N = 3
@@ -38,14 +31,14 @@ NAMES = ('hawaii', 'maui', 'oahu')
 
 @contextlib.contextmanager
 def met(names=NAMES, timeout=30.0, minimum=None):
-  """The peers of each island, over a meeting point."""
+  """The peers of each island, over a coordinator."""
   with (
-    meeting.MeetingPoint(len(names), minimum=minimum) as point,
+    server.CoordinatorServer(len(names), minimum=minimum) as point,
     futures.ThreadPoolExecutor(len(names)) as pool,
   ):
 
     def join(name):
-      return meeting.join(point.invitation, name, 'a run', timeout)
+      return joining.join(point.invitation, name, 'a run', timeout)
 
     islands = list(pool.map(join, names))
     yield islands
@@ -60,7 +53,7 @@ def islands():
 
 def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
   monkeypatch.setattr(outbox, 'BLOCK', 1 << 18)
-  for room in (messages, outbox):
+  for room in (exchange, outbox):
     monkeypatch.setattr(room, 'PIECE', 1 << 20)
   rows = np.random.default_rng(0).normal(size=(N, 1_000_001))
 
@@ -91,7 +84,7 @@ def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
 
 def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
   """Of three and of two processes; and over the others, when one has ended."""
-  for room in (messages, outbox):
+  for room in (exchange, outbox):
     monkeypatch.setattr(room, 'PIECE', 1 << 12)
   asked, passed, changed = set(), set(), threading.Condition()
   pass_on, serve = relay.Relay.do_exchange, Outbox.do_exchange
@@ -113,26 +106,26 @@ def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
   monkeypatch.setattr(Outbox, 'do_exchange', held)
   rows = np.random.default_rng(0).normal(size=(2, 20_000))
   with (
-    meeting.MeetingPoint(2) as point,
+    server.CoordinatorServer(2) as point,
     futures.ThreadPoolExecutor(2) as pool,
     contextlib.ExitStack() as stack,
   ):
     relays = [
-      stack.enter_context(meeting.relay(point.invitation)) for _ in range(3)
+      stack.enter_context(joining.relay(point.invitation)) for _ in range(3)
     ]
     addresses = [each.address for each in relays]
-    join = functools.partial(meeting.join, point.invitation, run='a run')
+    join = functools.partial(joining.join, point.invitation, run='a run')
     islands = [
       pool.submit(join, 'maui', relays=addresses[:2]),
       pool.submit(join, 'oahu', relays=addresses[2:]),
     ]
 
-    def exchange(each):
+    def swap(each):
       peers = each.result(timeout=20)
       return peers.exchange([rows[peers.index]] * 2)
 
     for each in relays:
-      for found in pool.map(exchange, islands):
+      for found in pool.map(swap, islands):
         np.testing.assert_array_equal(found, rows)
       each.shutdown()
     assert passed == {*relays}
@@ -140,16 +133,18 @@ def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
 
 
 def test_channels_are_apart(islands):
+  def talk(channel, message):
+    return [channel.exchange([message] * N), channel.share(message)]
+
   with futures.ThreadPoolExecutor(4 * N) as pool:
     work = []
     for name in ('one', 'other'):
       for peers in islands[:: 1 if name == 'one' else -1]:
         message = np.array([peers.index, len(name)])
         channel = peers.channel(name)
-        work.append((name, pool.submit(channel.exchange, [message] * N)))
-        work.append((name, pool.submit(channel.share, message)))
+        work.append((name, pool.submit(talk, channel, message)))
   for name, result in work:
-    expected = [[i, len(name)] for i in range(N)]
+    expected = [[[i, len(name)] for i in range(N)]] * 2
     np.testing.assert_array_equal(result.result(), expected)
 
 
@@ -169,14 +164,14 @@ ANSWERS = unreachable, pytest.param(silent, marks=pytest.mark.slow)
 @pytest.fixture
 def accused(monkeypatch):
   """Islands that are impatient; those whom others have accused."""
-  names, accuse = queue.SimpleQueue(), control.Control.accuse
+  names, accuse = queue.SimpleQueue(), Member.accuse
 
-  def accuse_and_note(self, name):
-    accuse(self, name)
+  def accuse_and_note(self, place, name, why=''):
+    accuse(self, place, name, why)
     names.put(name)
 
-  monkeypatch.setattr(control.Control, 'accuse', accuse_and_note)
-  monkeypatch.setattr(messages, 'PATIENCE', -1.0)  # Of 2 * timeout.
+  monkeypatch.setattr(Member, 'accuse', accuse_and_note)
+  monkeypatch.setattr(exchange, 'PATIENCE', -1.0)  # Of 2 * timeout.
   return names
 
 
@@ -184,13 +179,20 @@ def accused(monkeypatch):
 def test_one_of_two_that_do_not_reach_each_other_is_ended(
   answer, accused, monkeypatch
 ):
-  """Though both talk to the meeting point."""
+  """Though both talk to the coordinator."""
   monkeypatch.setattr(Outbox, 'do_exchange', answer)
   with (
-    met(('maui', 'oahu'), timeout=1.5) as (_, oahu),
-    pytest.raises(RunError, match=r'^island (maui|oahu) cannot be reached'),
+    met(('maui', 'oahu'), timeout=1.5) as (maui, oahu),
+    futures.ThreadPoolExecutor(2) as pool,
   ):
-    oahu.exchange([np.zeros(1)] * 2)
+    calls = [
+      pool.submit(peers.exchange, [np.zeros(1)] * 2) for peers in (maui, oahu)
+    ]
+    for call in calls:
+      with pytest.raises(
+        RunError, match=r'^island \w+ cannot be reached by \w'
+      ):
+        call.result(timeout=20)
 
 
 @pytest.mark.slow
@@ -220,10 +222,10 @@ def test_who_is_reached_again_stays(fails, accused, monkeypatch):
 LOOPS = """
 import threading
 import numpy as np
-from selsync_jax.islands import meeting
-point = meeting.MeetingPoint(2)
+from selsync_jax.islands import joining, server
+point = server.CoordinatorServer(2)
 def loop(name):
-  peers = meeting.join(point.invitation, name, 'a run')
+  peers = joining.join(point.invitation, name, 'a run')
   threading.main_thread().join()
   print(f'{np.sum(peers.exchange([np.ones(1)] * 2))}\\n', end='')
   peers.close()
@@ -282,7 +284,7 @@ def test_calls_to_a_frozen_island_end_when_the_others_go_on(monkeypatch):
     channels = [*others, *(peers.channel('behind') for peers in others)]
     calls = [pool.submit(exchange, peers) for peers in channels]
     assert all(asked.acquire(timeout=20) for _ in calls)
-    maui._control.fail()
+    maui._link.close(maui._link.member.fail)
     for call in calls:
       with pytest.raises(Regrouped):
         call.result(timeout=20)

@@ -18,7 +18,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import meeting
+from selsync_jax.islands import server
 from selsync_jax.islands.board import Board
 from tests.support.clipped import clipped_mean
 from tests.support.island_loop import (
@@ -115,7 +115,7 @@ def test_islands_train_as_the_workers_of_one_program(name):
 @pytest.mark.slow
 def test_they_do_so_over_a_network():
   strategy = STRATEGIES['late int8']
-  with meeting.MeetingPoint(N) as point:
+  with server.CoordinatorServer(N) as point:
     invitation = str(point.invitation)
     found = run(lambda i: ss.Island.join(invitation, f'{i}', START, strategy))
   board = Board(N)
@@ -167,7 +167,10 @@ def test_an_island_may_have_devices_and_a_mesh_of_its_own(kind):
     return train(join, whole)
 
   board = Board(2)
-  with futures.ThreadPoolExecutor(2) as pool, meeting.MeetingPoint(2) as point:
+  with (
+    futures.ThreadPoolExecutor(2) as pool,
+    server.CoordinatorServer(2) as point,
+  ):
     invitation = str(point.invitation)
     found = list(pool.map(on_a_mesh_or_not, range(2)))
     expected = list(pool.map(on_a_board, range(2)))
@@ -185,7 +188,10 @@ def test_the_others_hear_at_once_that_a_loop_has_failed():
         if i and step == 3:
           raise ZeroDivisionError
 
-  with meeting.MeetingPoint(2) as point, futures.ThreadPoolExecutor(2) as pool:
+  with (
+    server.CoordinatorServer(2) as point,
+    futures.ThreadPoolExecutor(2) as pool,
+  ):
     one, other = [pool.submit(loop, point, i) for i in range(2)]
     with pytest.raises(ZeroDivisionError):
       other.result(timeout=20)

@@ -10,8 +10,8 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import meeting, peers
-from selsync_jax.islands.messages import FlightPeers
+from selsync_jax.islands import joining, peers, server
+from selsync_jax.islands.exchange import FlightPeers
 from tests.support.island_loop import local_step, N, START, STEPS, TX, X, Y
 
 DEAD, PERIOD, LAST = 1, 4, 8  # It ends in the average of its last step.
@@ -26,14 +26,16 @@ class Mortal(FlightPeers):
 
   moment = None
 
-  def exchange(self, messages):
+  def exchange(self, messages, about=None):
     if self.moment == 'after it':
-      super().exchange(messages)
+      super().exchange(messages, about)
     if self.moment == 'before it fetches':
-      self._outbox.put(self._key(self._count + 1), messages)
+      like = about.like
+      place = self._arrive('average', about.operation, like.dtype, like.shape)
+      self._outbox.put(place.key, messages)
     if self.moment:
       raise Death
-    return super().exchange(messages)
+    return super().exchange(messages, about)
 
 
 MOMENTS = 'before it serves', 'before it fetches', 'after it'
@@ -51,7 +53,7 @@ def train(strategy, last=LAST, moment=MOMENTS[0], minimum=2):
   """What the loop returns on each island that does not die, and who is left."""
 
   def worker(i, invitation):
-    others = meeting.join(invitation, f'{i}', 'a run', 30.0)
+    others = joining.join(invitation, f'{i}', 'a run', 30.0)
     island = ss.Island(others, START, strategy)
     params, opt_state, trajectory = START, TX.init(START), []
     for t in range(STEPS):
@@ -68,7 +70,7 @@ def train(strategy, last=LAST, moment=MOMENTS[0], minimum=2):
     return jax.device_get(island.leave(params)), trajectory
 
   with (
-    meeting.MeetingPoint(N, minimum=minimum) as point,
+    server.CoordinatorServer(N, minimum=minimum) as point,
     futures.ThreadPoolExecutor(N) as pool,
   ):
     work = [pool.submit(worker, i, point.invitation) for i in range(N)]
@@ -94,7 +96,7 @@ def reference():
 
 @pytest.fixture(autouse=True)
 def mortal(monkeypatch):
-  monkeypatch.setattr(meeting, 'FlightPeers', Mortal)
+  monkeypatch.setattr(joining, 'FlightPeers', Mortal)
   monkeypatch.setattr(peers, 'SMALL', 8)  # Votes are; means are not.
 
 

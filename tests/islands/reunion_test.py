@@ -1,7 +1,6 @@
-"""A meeting point that is killed and started again."""
+"""A coordinator that is killed and started again."""
 
 from concurrent import futures
-import dataclasses
 import functools
 import itertools
 import socket
@@ -12,47 +11,77 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands import (
-  circle,
-  control,
-  flight,
-  gathering,
-  journal,
-  meeting,
-  seat,
-)
-from selsync_jax.islands.standing import Standing
+from selsync_jax.islands import flight, joining, link, server
+from selsync_jax.islands.protocol import messages, rendezvous, seats
 from tests.support.meetings import admit, came, enter, until
 
 
 @pytest.fixture
 def kept(said):
-  """Credentials, and a function that serves a meeting point with them."""
+  """Credentials, and a function that serves a coordinator with them."""
   credentials = flight.create_credentials()
   return functools.partial(
-    meeting.MeetingPoint, 3, credentials=credentials, say=said.put
+    server.CoordinatorServer, 3, credentials=credentials, say=said.put
   )
 
 
-@pytest.mark.parametrize('only_first', [False, True])
-def test_a_meeting_point_that_is_started_again_disturbs_nobody(
-  only_first, kept, said, pool, monkeypatch
+@pytest.fixture
+def dies(monkeypatch):
+  """Lets the first coordinator say nothing more from a message on.
+
+  `dies(heard)` returns an event, which is set then; `heard(message)` returns
+  who still hears it, as a slice of all; or `None`, if it is not the message.
+  """
+
+  def dies(heard):
+    died, dead, send = threading.Event(), [], server.CoordinatorServer._send
+
+    def send_until_then(self, numbers, message):
+      if self in dead:
+        return
+      some = None if died.is_set() else heard(message)
+      if some is None:
+        return send(self, numbers, message)
+      send(self, numbers[some], message)
+      dead.append(self)
+      died.set()
+
+    monkeypatch.setattr(server.CoordinatorServer, '_send', send_until_then)
+    return died
+
+  return dies
+
+
+NOBODY, FIRST, ALL = slice(0), slice(1), slice(None)
+
+
+def kill(peers):
+  """Ends an island without a word; it looks for nobody."""
+  connected = peers._link
+  connected._closes = True
+  connected._loop.call(lambda: connected._frames.transport.abort())
+  assert connected._closed.wait(20)
+
+
+def names(peers):
+  """Who is there after a share."""
+  peers.complete(lambda peers: peers.share(np.zeros(1)))
+  return peers.names
+
+
+@pytest.mark.parametrize('heard', [NOBODY, FIRST])
+def test_a_coordinator_that_is_started_again_disturbs_nobody(
+  heard, kept, said, pool, dies
 ):
-  """Also if one island has heard the last share, and the others have not."""
-  killed, send = threading.Event(), circle.Circle._send
-  shares = itertools.count()
-
-  def send_until_killed(self, head, body=b''):
-    if killed.is_set() and self.number == 1:
-      return
-    if 'shared' in head and next(shares) == 20:
-      killed.set()
-      if only_first:
-        self._seats[0].send(head, body)
-      return
-    send(self, head, body)
-
-  monkeypatch.setattr(circle.Circle, '_send', send_until_killed)
+  """Also if one island has heard the last answer, and the others have not."""
+  answers = itertools.count()
+  died = dies(
+    lambda message: (
+      heard
+      if isinstance(message, messages.Answer) and next(answers) == 20
+      else None
+    )
+  )
 
   def unit(peers, k):
     first = peers.share(np.array([k, peers.index]))
@@ -66,34 +95,36 @@ def test_a_meeting_point_that_is_started_again_disturbs_nobody(
   with kept() as point:
     islands = [each.result() for each in came(point, pool, *'abc')]
     work = [pool.submit(train, peers) for peers in islands]
-    killed.wait(20)
+    assert died.wait(20)
   with kept(port=point.port):
     for each in work:
       assert each.result(timeout=30) == [6 * k + 24 for k in range(20)]
-  assert killed.is_set()
-  until(said, 'a has found the meeting point again')
+  until(said, 'a has found the coordinator again')
 
 
-def test_a_meeting_point_may_end_again_before_all_have_found_it(
+def test_a_coordinator_may_end_again_before_all_have_found_it(
   kept, said, pool, monkeypatch
 ):
-  opened, let = control.Control._open, threading.Event()
+  dial, let = link.Link._dial, threading.Event()
 
-  def open_when_let(self):
-    if not let.is_set() and self._member.name == 'c' and self._now:
-      raise OSError
-    opened(self)
+  def dial_when_let(self):
+    if not let.is_set() and self.member.membership and self._is_c:
+      self._loop.call(self._lost)
+    else:
+      dial(self)
 
-  monkeypatch.setattr(control.Control, '_open', open_when_let)
+  monkeypatch.setattr(link.Link, '_dial', dial_when_let)
 
   def unit(peers):
     return peers.complete(lambda peers: peers.share(np.ones(1)))
 
   with kept() as point:
     islands = [each.result() for each in came(point, pool, *'abc')]
+    for peers in islands:
+      peers._link._is_c = peers.index == 2
   work = [pool.submit(unit, peers) for peers in islands]
   with kept(port=point.port):
-    found = {f'{name} has found the meeting point again' for name in 'ab'}
+    found = {f'{name} has found the coordinator again' for name in 'ab'}
     while found:
       found.discard(said.get(timeout=20))
   let.set()
@@ -103,50 +134,38 @@ def test_a_meeting_point_may_end_again_before_all_have_found_it(
     futures.wait(pool.submit(peers.close) for peers in islands)
 
 
-def names(peers):
-  """Who is there after a share."""
-  peers.complete(lambda peers: peers.share(np.zeros(1)))
-  return peers.names
-
-
 @pytest.mark.slow
-def test_a_meeting_point_that_has_become_silent_is_noticed(kept, pool):
+def test_a_coordinator_that_has_become_silent_is_noticed(kept, pool):
   """Its host takes connections, and answers nothing."""
   with kept() as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=2.0
+      joining.join, point.invitation, run='a run', timeout=2.0
     )
     islands = [*pool.map(join, 'abc')]
   with socket.create_server(('', point.port)):
     for each in [pool.submit(names, peers) for peers in islands]:
-      with pytest.raises(RunError, match=r'^the meeting point does not answer'):
+      with pytest.raises(RunError, match=r'^the coordinator has not answered'):
         each.result(timeout=15)
   for peers in islands:
     peers.fail()
 
 
-@pytest.mark.parametrize('dies', [False, True])
-def test_all_meet_though_the_meeting_point_dies_before_all_hear_that_they_have(
-  dies, kept, pool, monkeypatch
+@pytest.mark.parametrize('c_dies', [False, True])
+def test_all_meet_though_the_coordinator_dies_before_all_hear_that_they_have(
+  c_dies, kept, pool, dies
 ):
-  """Also if one that has heard it dies, too, and comes again."""
-  killed, send = threading.Event(), circle.Circle._send
-
-  def send_until_killed(self, head, body=b''):
-    if killed.is_set():
-      return send(self, head, body)
-    for one in self._seats[::2]:
-      one.send(head, body)
-    killed.set()
-
-  monkeypatch.setattr(circle.Circle, '_send', send_until_killed)
+  """Also if one that has heard it dies, too, and rejoins."""
+  some = slice(0, None, 2)
+  dies(
+    lambda message: some if isinstance(message, messages.Membership) else None
+  )
   with kept() as point:
     a, b, c = came(point, pool, *'abc')
     futures.wait([a, c])
-  if dies:
-    c.result()._control._left.set()  # It looks for nobody.
+  if c_dies:
+    kill(c.result())
   with kept(port=point.port) as point:
-    if dies:
+    if c_dies:
       (c,) = came(point, pool, 'c')
     islands = [each.result() for each in (a, b, c)]
     assert [*pool.map(names, islands)] == [('a', 'b', 'c')] * 3
@@ -156,17 +175,17 @@ def test_all_meet_though_the_meeting_point_dies_before_all_hear_that_they_have(
 @pytest.mark.parametrize(
   'comes', [pytest.param(False, marks=pytest.mark.slow), True]
 )
-def test_the_others_go_on_without_one_that_dies_with_the_meeting_point(
+def test_the_others_go_on_without_one_that_dies_with_the_coordinator(
   comes, kept, said, pool
 ):
   with kept(minimum=2) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=3.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=3.0, welcomes=True
     )
     a, b, c = pool.map(join, 'abc')
     if comes:  # Else it would be there from the beginning.
       futures.wait(pool.submit(names, peers) for peers in (a, b, c))
-    c._control._left.set()  # It looks for nobody.
+    kill(c)
   with kept(minimum=2, port=point.port):
     islands = [a, b]
     if comes:
@@ -181,43 +200,34 @@ def test_the_others_go_on_without_one_that_dies_with_the_meeting_point(
     assert [*pool.map(names, again)] == [('a', 'b', 'c')] * 3
     futures.wait(pool.submit(peers.close) for peers in again)
   if not comes:
-    until(said, 'c has not found the meeting point again')
+    until(said, 'c has not found the coordinator again')
 
 
 def test_one_whose_place_another_process_has_taken_is_late():
-  """It was suspended, has not heard of it, and finds the new meeting point."""
+  """It was suspended, has not heard of it, and finds the new coordinator."""
 
-  def seat_of(address, generation, islands):
-    found = seat.Seat(None)
-    found.member = control.Member('b', address, 'a run', 60.0, True)
-    first = Standing.first({'a': 'host:1', 'b': islands}, ['a', 'b'])
-    found.standing = dataclasses.replace(first, generation=generation)
-    return found
+  def seat_of(address, generation, its):
+    islands = {'a': 'host:1', 'b': its}
+    now = messages.Membership(generation, '', islands, {}, ['a', 'b'], 0)
+    known = messages.Known(now, False, [], None, None)
+    join = messages.Join('b', address, {}, 60.0, True, known=known)
+    return seats.Seat(generation, join, 0.0)
 
   old, new = seat_of('old:1', 2, 'old:1'), seat_of('new:1', 4, 'new:1')
-  there = gathering.Gathering(2, 1, journal.Journal(lambda line: None))
+  there = rendezvous.Rendezvous(2, 1)
   there.add(new)
-  with pytest.raises(gathering.LateError, match='went on without island b'):
+  with pytest.raises(seats.Refusal, match='continued without island b'):
     there.add(old)
-  assert there.seats == [new]
+  assert there.seats == {'b': new}
 
 
-@pytest.mark.parametrize('moment', ['asked', 'told'])
-def test_all_stop_after_one_step_though_the_meeting_point_dies(
-  moment, kept, pool, monkeypatch
+@pytest.mark.parametrize(
+  'kind, heard', [(messages.Stop, ALL), (messages.Last, FIRST)]
+)
+def test_all_stop_after_one_step_though_the_coordinator_dies(
+  kind, heard, kept, pool, dies
 ):
-  died, send = threading.Event(), circle.Circle._send
-
-  def send_until_killed(self, head, body=b''):
-    if moment == 'told' and 'last' in head and not died.is_set():
-      self._seats[0].send(head)  # Nobody else hears of it.
-      died.set()
-      return
-    if moment == 'asked' and 'stop' in head:
-      died.set()
-    send(self, head, body)
-
-  monkeypatch.setattr(circle.Circle, '_send', send_until_killed)
+  died = dies(lambda message: heard if isinstance(message, kind) else None)
 
   def train(peers):
     for step in itertools.count():
@@ -237,72 +247,73 @@ def test_all_stop_after_one_step_though_the_meeting_point_dies(
   assert len(steps) == 1 and min(steps) >= 20
 
 
-def test_one_that_was_let_go_as_the_meeting_point_died_has_left(
+def test_one_that_was_released_as_the_coordinator_died_has_left(
   kept, pool, monkeypatch
 ):
   """Though it has not heard so."""
-  let_go, send = threading.Event(), seat.Seat.send
+  died, send = threading.Event(), server.CoordinatorServer._send
 
-  def send_but_this(self, head, body=b''):
-    if head.get('fate') == 'has left':
-      return let_go.set()
-    send(self, head, body)
+  def send_but_this(self, numbers, message):
+    if isinstance(message, messages.Ended) and message.kind == 'left':
+      return died.set()
+    send(self, numbers, message)
 
-  monkeypatch.setattr(seat.Seat, 'send', send_but_this)
+  monkeypatch.setattr(server.CoordinatorServer, '_send', send_but_this)
   with kept(minimum=2) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
     a.agreement.ask()
-    assert let_go.wait(20)
+    assert died.wait(20)
   with kept(minimum=2, port=point.port):
     each = [pool.submit(names, peers) for peers in (a, b, c)]
-    line = r'^left after a signal; .*: the others went on without island a$'
+    line = r'^left after a signal; the others continued without island a$'
     with pytest.raises(Stopped, match=line):
       each[0].result()
     assert [found.result() for found in each[1:]] == [('b', 'c')] * 2
     futures.wait(pool.submit(peers.close) for peers in (b, c))
 
 
-def test_an_island_that_the_meeting_point_has_ended_is_not_let_in_again(
+def test_an_island_that_the_coordinator_has_ended_is_not_let_in_again(
   kept, pool
 ):
   with kept(minimum=2) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
-    a._control._reader.cancel()
-    line = r'the others went on without island a$'
+    a._link._loop.call(lambda: a._link._frames.transport.abort())
+    line = r'the others continued without island a$'
     with pytest.raises(LostError, match=line):
       a.complete(lambda peers: peers.share(np.zeros(1)))
     futures.wait(pool.submit(peers.close) for peers in (b, c))
 
 
-def test_who_waits_to_be_let_in_when_the_meeting_point_dies_comes_again(
-  kept, pool, monkeypatch
+def test_one_that_waits_to_be_admitted_when_the_coordinator_dies_is_admitted(
+  kept, pool, dies
 ):
-  """Though one has heard that others are let in, and another has not."""
-  died, send = threading.Event(), circle.Circle._send
-
-  def send_until_killed(self, head, body=b''):
-    if head.get('admits') and not died.is_set():
-      self._seats[0].send(head, body)
-      died.set()
-      return
-    send(self, head, body)
-
-  monkeypatch.setattr(circle.Circle, '_send', send_until_killed)
+  """Though one has heard that others are admitted, and another has not."""
+  died = dies(
+    lambda message: (
+      FIRST if isinstance(message, messages.Answer) and message.admits else None
+    )
+  )
   with kept(minimum=2) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     a, b, c = pool.map(join, 'abc')
     c.fail()
-    late = pool.submit(enter, join('c'))
-    first = pool.submit(admit, (a, b), pool)
+    assert [*pool.map(names, (a, b))] == [('a', 'b')] * 2
+    again = join('c')
+    late = pool.submit(enter, again)
+
+    def step(peers):
+      while peers.size < 3:
+        peers.complete(lambda peers: peers.share(np.zeros(1)))
+        if peers.admits:
+          peers.admit()
+
+    steps = [pool.submit(step, peers) for peers in (a, b)]
     assert died.wait(20)
   with kept(minimum=2, port=point.port):
-    with pytest.raises(RunError, match=r'^the meeting point is gone$'):
-      late.result()
-    first.result()
-    again = pool.submit(enter, join('c'))
-    admit((a, b), pool)
-    islands = a, b, again.result()
+    for each in steps:
+      each.result(timeout=30)
+    islands = a, b, late.result()
     assert [peers.names for peers in islands] == [('a', 'b', 'c')] * 3
     futures.wait(pool.submit(peers.close) for peers in islands)

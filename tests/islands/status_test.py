@@ -1,4 +1,4 @@
-"""What a meeting point knows of its islands, and who may ask."""
+"""What a coordinator knows of its islands, and who may ask."""
 
 from concurrent import futures
 import functools
@@ -12,7 +12,7 @@ from prometheus_client import parser
 import pytest
 
 from selsync_jax.__main__ import run_command
-from selsync_jax.islands import journal, meeting, metrics
+from selsync_jax.islands import joining, journal, metrics, server
 from tests.support.meetings import came
 
 N, LENGTH, STEP = 3, 1000, 7
@@ -20,13 +20,13 @@ N, LENGTH, STEP = 3, 1000, 7
 
 @pytest.fixture
 def run(tmp_path):
-  """A meeting point; how to join; and threads for the islands."""
+  """A coordinator; how to join; and threads for the islands."""
   with (
-    meeting.MeetingPoint(N, minimum=2, log=tmp_path / 'log') as point,
+    server.CoordinatorServer(N, minimum=2, log=tmp_path / 'log') as point,
     futures.ThreadPoolExecutor(N) as pool,
   ):
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=4.0, welcomes=True
     )
     yield point, join, pool
 
@@ -76,6 +76,7 @@ def admit(pool, islands, late):
   """Lets in one that has come again."""
 
   def step(peers):
+    peers.reach(STEP + N)  # All islands meet after the same step.
     while not peers.admits:
       peers.complete(lambda peers: peers.share(np.zeros(0)))
     peers.admit()
@@ -161,7 +162,7 @@ def test_a_terminal_that_is_paused_holds_nobody_up(pool):
   def say(line):
     assert goes_on.wait(60)
 
-  with meeting.MeetingPoint(2, say=say) as point:
+  with server.CoordinatorServer(2, say=say) as point:
     islands = [each.result(timeout=20) for each in came(point, pool, *'ab')]
     shares = [pool.submit(peers.share, np.ones(1)) for peers in islands]
     assert [np.sum(each.result(timeout=20)) for each in shares] == [2, 2]

@@ -150,7 +150,7 @@ def test_they_resume_from_the_newest_checkpoint_that_all_have(
 @pytest.mark.parametrize(
   'takers, chosen',
   [
-    # It died with the meeting point, when it alone knew that all had saved:
+    # It died with the coordinator, when it alone knew that all had saved:
     # the step is that of those who have repeated it.
     (
       ({5: 3, 4: 3, 0: 3}, {5: 2, 4: 3}, {5: 2, 4: 3}),

@@ -1,22 +1,24 @@
 """Islands that join a running meeting, in threads of a test."""
 
 from concurrent import futures
+import contextlib
 
 import numpy as np
 
-from selsync_jax.islands import meeting
+from selsync_jax.islands import connection, joining
+from selsync_jax.islands.protocol import messages
 
 
 def came(point, pool, *names, run='a run'):
   """Islands that join, as futures of their peers."""
-  invitation = meeting.Invitation.parse(str(point.invitation))
+  invitation = joining.Invitation.parse(str(point.invitation))
   return [
-    pool.submit(meeting.join, invitation, name, run, 20.0) for name in names
+    pool.submit(joining.join, invitation, name, run, 20.0) for name in names
   ]
 
 
 def until(said, line):
-  """Returns once the meeting point has said this."""
+  """Returns when the coordinator has said this."""
   while line not in said.get(timeout=20):
     pass
 
@@ -36,3 +38,20 @@ def admit(islands, pool):
     peers.admit()
 
   futures.wait(pool.submit(step, peers) for peers in islands)
+
+
+@contextlib.contextmanager
+def said_by_hand(point, *said, token=None):
+  """A connection on which these messages are said; how to hear the answers."""
+  context = connection.client_context()
+  plain = connection.dial(point.invitation, 20.0)
+  with context.wrap_socket(plain) as link, link.makefile('rb') as file:
+    for message in (messages.Hello(token or point.invitation.token), *said):
+      link.sendall(connection.frame(message))
+
+    def hear():
+      size = int.from_bytes(file.read(4))
+      return messages.from_coordinator(file.read(size)) if size else None
+
+    hear.say = lambda message: link.sendall(connection.frame(message))
+    yield hear

@@ -15,12 +15,12 @@ import numpy as np
 import optax
 
 import selsync_jax as ss
-from selsync_jax.islands import messages, outbox, relay
+from selsync_jax.islands import exchange, outbox, relay
 
 LENGTH = WIDTH = 64
 TX = optax.adam(0.02)
 
-messages.PIECE = outbox.PIECE = 256  # So that messages have several.
+exchange.PIECE = outbox.PIECE = 256  # So that messages have several.
 answer, passed = relay.Relay.do_exchange, itertools.count()
 
 

@@ -6,22 +6,22 @@ import functools
 import hashlib
 import itertools
 import json
+import socket
 import threading
 import time
 
 import numpy as np
-from pyarrow import flight as arrow
 import pytest
 
 from selsync_jax.config import ConfigError, RunError, Stopped
-from selsync_jax.islands import circle, control, flight, gathering, meeting
-from selsync_jax.islands.seat import Seat
-from tests.support.meetings import admit, came, enter, until
+from selsync_jax.islands import connection, flight, joining, link, server
+from selsync_jax.islands.protocol import coordinator, member, messages
+from tests.support.meetings import admit, came, enter, said_by_hand, until
 
 
 @pytest.fixture
 def point(said):
-  with meeting.MeetingPoint(2, timeout=20.0, say=said.put) as point:
+  with server.CoordinatorServer(2, timeout=20.0, say=said.put) as point:
     yield point
 
 
@@ -47,13 +47,13 @@ def test_those_that_come_again_meet_again(point, pool):
 def test_one_that_its_loop_cannot_let_in_is_refused_while_the_others_train(
   said, pool, monkeypatch
 ):
-  monkeypatch.setattr(circle, 'BEAT', 0.02)
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+  monkeypatch.setattr(coordinator, 'ENDING', 0.2)
+  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
     a, b, c = (each.result() for each in came(point, pool, *'abc'))
     c.fail()
     until(said, 'c has failed')
     (again,) = came(point, pool, 'c')
-    with pytest.raises(RunError, match='the others train; their loop lets'):
+    with pytest.raises(RunError, match='the others train; their loop admits'):
       again.result()
     assert point.status()['present'] == 2
     futures.wait(pool.submit(peers.close) for peers in (a, b))
@@ -91,7 +91,7 @@ def test_one_too_many_is_refused_and_disturbs_nobody(point, pool):
 
 
 def test_those_that_are_missed_are_counted(pool):
-  with meeting.MeetingPoint(3, timeout=0.3) as point:
+  with server.CoordinatorServer(3, timeout=0.3) as point:
     (alone,) = came(point, pool, 'maui')
     with pytest.raises(
       RunError, match=r'1 of 3 islands .* within 0\.3 s: maui'
@@ -99,20 +99,36 @@ def test_those_that_are_missed_are_counted(pool):
       alone.result()
 
 
-def test_a_meeting_point_that_keeps_its_secrets_is_itself_again(tmp_path, pool):
+def test_a_coordinator_that_keeps_its_secrets_is_itself_again(tmp_path, pool):
   path = tmp_path / 'point.json'
   kept = flight.kept_credentials(path)
   assert path.stat().st_mode & 0o077 == 0
-  with meeting.MeetingPoint(2, credentials=kept) as point:
+  with server.CoordinatorServer(2, credentials=kept) as point:
     first = point.invitation
     again = flight.kept_credentials(path)
-  with meeting.MeetingPoint(2, credentials=again, port=point.port) as point:
+  with server.CoordinatorServer(2, credentials=again, port=point.port) as point:
     assert point.invitation == first
     assert talk(pool, came(point, pool, 'maui', 'oahu')) == [[4, 4]] * 2
-  path.write_text('{}')
-  for wrong, why in (path, 'is of no meeting point'), (tmp_path, 'Is a dir'):
-    with pytest.raises(ConfigError, match=f'^--keep={wrong}: {why}'):
-      flight.kept_credentials(wrong)
+
+
+def test_secrets_that_are_damaged_or_open_to_others_are_refused(tmp_path):
+  path = tmp_path / 'point.json'
+  flight.kept_credentials(path)
+  whole = path.read_text()
+  token, certificate, _ = json.loads(whole)
+  other = flight.create_credentials().key.decode()
+  for content, mode, why in [
+    (whole, 0o644, 'other users can read this file'),
+    (whole.replace('-----BEGIN', '-----BEGAN'), 0o600, 'holds no secrets'),
+    (json.dumps([token, certificate, other]), 0o600, 'holds no secrets'),
+    ('{}', 0o600, 'holds no secrets of a coordinator; delete the file'),
+  ]:
+    path.write_text(content)
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=f'^--keep={path}: {why}'):
+      flight.kept_credentials(path)
+  with pytest.raises(ConfigError, match=f'^--keep={tmp_path}: Is a dir'):
+    flight.kept_credentials(tmp_path)
 
 
 def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
@@ -144,10 +160,10 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
       peers.complete(lambda peers: peers.share(np.zeros(1)))
       time.sleep(0.001)
 
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
     islands = [each.result() for each in came(point, pool, *'abc')]
     work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
-    with pytest.raises(Stopped, match=r'^left after a signal; the others go'):
+    with pytest.raises(Stopped, match=r'^left after a signal; the others co'):
       work[1].result()
     islands[1].close()
     while islands[0].size == 3:
@@ -165,10 +181,10 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
 
 @pytest.fixture
 def four(said, pool):
-  """A meeting point of four islands, two of which have ended; how to join."""
-  with meeting.MeetingPoint(4, minimum=2, say=said.put) as point:
+  """A coordinator of four islands, two of which have ended; how to join."""
+  with server.CoordinatorServer(4, minimum=2, say=said.put) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     islands = [*pool.map(join, 'abcd')]
     for peers in islands[1:3]:
@@ -180,7 +196,7 @@ def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
   """Though another one is missing."""
   _, islands, join = four
   c = join('c')
-  until(said, 'c has come again')
+  until(said, 'c has rejoined')
   assert c.prepares and c.names == ('a', 'c', 'd') and c.slot == 2
   futures.wait(pool.submit(peers.share, np.zeros(1)) for peers in islands)
   with pytest.raises(RunError, match='only prepares; it must enter first'):
@@ -203,50 +219,15 @@ def becomes(holds):
     time.sleep(0.02)
 
 
-@pytest.mark.slow
-def test_accusations_end_when_they_are_taken_back_or_somebody_ends(said, pool):
-  with meeting.MeetingPoint(4, minimum=2, say=said.put) as point:
-    join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=2.5
-    )
-    *others, d = pool.map(join, 'abcd')
-    for name in 'ab':
-      d._control.accuse(name)
-    (a, *_) = others
-    a._control.accuse('b')
-    becomes(lambda: ('a', 'b') in point._gathering.circle._accused)
-    d.fail()
-    until(said, 'd has failed')
-    a._control.accuse('b')  # It has not heard yet that d has ended.
-
-    def names(peers):
-      peers.complete(lambda peers: peers.share(np.zeros(1)))
-      return peers.names
-
-    assert [*pool.map(names, others)] == [('a', 'b', 'c')] * 3
-    a._control.accuse('c')
-    a._control.acquit('c')
-    time.sleep(2.0)
-    a._control.accuse('c')  # Judged 2.5 s from now, not from the first time.
-    time.sleep(1.0)
-    a._control.acquit('c')
-    assert [*pool.map(names, others)] == [('a', 'b', 'c')] * 3
-    futures.wait(pool.submit(peers.close) for peers in others)
+def hello(name, timeout=20.0):
+  """How an island introduces itself that says nothing more."""
+  run = {'what it runs': hashlib.sha256(b'a run').hexdigest()[:16]}
+  return messages.Join(name, 'host:1', run, timeout, True)
 
 
-def say_hello(point, name):
-  """An island that says hello, and then nothing."""
-  certificate = point._credentials.certificate
-  client = flight.client(point.invitation.address, certificate)
-  writer, reader = client.do_exchange(
-    arrow.FlightDescriptor.for_path('join'),
-    flight.call_options(point.invitation.token, None),
-  )
-  run = hashlib.sha256(b'a run').hexdigest()
-  hello = control.Member(name, 'host:1', run, 20.0, welcomes=True)
-  hello = {**dataclasses.asdict(hello), 'standing': None}
-  writer.write_metadata(control.encode(hello))
-  return client, writer, reader
+def entrance():
+  """What an island says when it would enter."""
+  return messages.Arrived(messages.Place(0, '', 1, None, 'enter'))
 
 
 @pytest.mark.parametrize('is_prepared', [False, True])
@@ -254,68 +235,40 @@ def test_one_that_comes_no_longer_disturbs_nobody(
   is_prepared, four, said, pool
 ):
   point, islands, join = four
-  _, writer, reader = say_hello(point, 'b')
-  until(said, 'b has come again')
-  if is_prepared:
-    writer.write_metadata(control.encode({'enter': True}))
-  reader.cancel()
+  with said_by_hand(point, hello('b')) as hear:
+    until(said, 'b has rejoined')
+    if is_prepared:
+      hear.say(entrance())
   until(said, 'b is gone')
   late = pool.submit(enter, join('b'))
   admit(islands, pool)
   assert late.result().names == islands[0].names == ('a', 'b', 'd')
 
 
-def test_one_that_is_killed_in_the_moment_in_which_all_meet_is_missed(
-  said, pool, monkeypatch
-):
-  """Its connection ends before anybody listens to it."""
-  meet = gathering.Gathering._meet
-
-  def meet_and_kill(self, *late):
-    meet(self, *late)
-    if self.circle:
-      a[2].cancel()
-      time.sleep(0.5)
-
-  monkeypatch.setattr(gathering.Gathering, '_meet', meet_and_kill)
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
-    a = say_hello(point, 'a')
-    until(said, 'a has joined')
-    join = functools.partial(meeting.join, point.invitation, run='a run')
-    others = [*pool.map(functools.partial(join, welcomes=True), 'bc')]
-    shares = [
-      pool.submit(p.complete, lambda peers: peers.share(np.ones(1)))
-      for p in others
-    ]
-    assert [np.sum(each.result(timeout=20)) for each in shares] == [2, 2]
-    futures.wait(pool.submit(peers.close) for peers in others)
-
-
 @pytest.mark.slow
 def test_one_that_is_frozen_while_it_prepares_is_dropped(said, pool):
-  with meeting.MeetingPoint(3, minimum=2, say=said.put) as point:
+  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=2.5, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=2.5, welcomes=True
     )
     a, b, c = pool.map(join, 'abc')
     b.fail()
-    frozen = say_hello(point, 'b')
-    until(said, 'b has not answered for 2.5 s')
-    late = pool.submit(enter, join('b'))
-    frozen[1].write_metadata(control.encode({'enter': True}))  # It wakes.
-    admit((a, c), pool)
-    assert late.result().names == a.names == ('a', 'b', 'c')
-    frozen[2].cancel()
+    with said_by_hand(point, hello('b', 2.5)) as frozen:
+      until(said, 'b has not answered for 2.5 s')
+      late = pool.submit(enter, join('b'))
+      frozen.say(entrance())  # It wakes.
+      admit((a, c), pool)
+      assert late.result().names == a.names == ('a', 'b', 'c')
     futures.wait(pool.submit(peers.close) for peers in (a, late.result(), c))
 
 
 def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
   """Also if it only prepares."""
   point, islands, join = four
-  monkeypatch.setattr(circle, 'BEAT', 0.02)
+  monkeypatch.setattr(coordinator, 'ENDING', 0.2)
   b = join('b')
   for name in 'ab':
-    line = rf'point {point.invitation.address}: island {name} is there already$'
+    line = f'{point.invitation.address}: island {name} is there already$'
     with pytest.raises(RunError, match=line):
       join(name)
   b.fail()
@@ -324,14 +277,14 @@ def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
 
 
 def test_who_comes_when_the_others_have_finished_has_nothing_to_do(pool):
-  with meeting.MeetingPoint(3, minimum=2) as point:
+  with server.CoordinatorServer(3, minimum=2) as point:
     join = functools.partial(
-      meeting.join, point.invitation, run='a run', timeout=20.0, welcomes=True
+      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
     )
     a, b, c = pool.map(join, 'abc')
     b.fail()
     futures.wait(pool.submit(peers.close) for peers in (a, c))
-    with pytest.raises(meeting.FinishedError, match=r'have finished this run$'):
+    with pytest.raises(member.FinishedError, match=r'have finished this run$'):
       join('b')
 
 
@@ -339,8 +292,8 @@ def test_who_prepares_when_the_others_finish_has_nothing_to_do(four, pool):
   point, islands, join = four
   b = join('b')
   futures.wait(pool.submit(peers.close) for peers in islands)
-  line = rf'^the meeting point {point.invitation.address}: the others have fini'
-  with pytest.raises(meeting.FinishedError, match=line):
+  line = rf'^the coordinator {point.invitation.address}: the others have fini'
+  with pytest.raises(member.FinishedError, match=line):
     enter(b)
 
 
@@ -361,36 +314,31 @@ def test_who_comes_when_the_others_end_meets_them_again(
 
 
 def connections():
-  """The threads of connections to meeting points."""
-  return {
-    thread
-    for thread in threading.enumerate()
-    if '_listen' in thread.name or '_count_silence' in thread.name
-  }
+  """The threads of connections, and of coordinators."""
+  return {thread for thread in threading.enumerate() if '(_run)' in thread.name}
 
 
 def test_nothing_is_left_of_an_island_that_ends_early(pool, monkeypatch):
   """As it is interrupted, fails, or is refused."""
 
-  def interrupted(self):
+  def interrupted(self, flow):
     raise KeyboardInterrupt
 
-  before = connections()
-  with meeting.MeetingPoint(2) as point:
+  with server.CoordinatorServer(2) as point:
+    before = connections()
     with monkeypatch.context() as patch:
-      patch.setattr(control, 'FAREWELL', 0.1)
-      patch.setattr(control.Control, 'enter', interrupted)
+      patch.setattr(link.Link, 'run', interrupted)
       with pytest.raises(KeyboardInterrupt):
-        meeting.join(point.invitation, 'a', 'a run')
-    becomes(lambda: not (connections() - before or point._serving))
+        joining.join(point.invitation, 'a', 'a run')
+    becomes(lambda: not (connections() - before or point._callers))
     islands = [each.result() for each in came(point, pool, *'ab')]
-    assert len(connections() - before) == 4
+    assert len(connections() - before) == 2
     for peers in islands:
       peers.fail()
     (other,) = came(point, pool, 'c')
     with pytest.raises(RunError, match='island c is not one of a, b'):
       other.result()
-    becomes(lambda: not (connections() - before or point._serving))
+    becomes(lambda: not (connections() - before or point._callers))
 
 
 def test_an_island_that_fails_is_named_to_those_that_wait(point, said, pool):
@@ -408,32 +356,44 @@ def test_an_invitation_that_is_wrong_lets_nobody_in(point, said):
   right = point.invitation
   for field, value, timeout, line in [
     ('token', 'wrong', 20.0, 'rejects the token of the invitation'),
-    ('fingerprint', '0' * 64, 20.0, 'is not that of the invitation'),
+    (
+      'fingerprint',
+      '0' * 64,
+      20.0,
+      'has another certificate than the invitation',
+    ),
     ('address', '127.0.0.1:1', 0.1, 'cannot be reached'),
   ]:
     wrong = dataclasses.replace(right, **{field: value})
     with pytest.raises(RunError, match=line):
-      meeting.join(wrong, 'maui', 'a run', timeout)
+      joining.join(wrong, 'maui', 'a run', timeout)
+  with socket.create_server(('127.0.0.1', 0)) as silent:
+    address = f'127.0.0.1:{silent.getsockname()[1]}'
+    stopped = dataclasses.replace(right, address=address)
+    line = f'^the coordinator {address} has not answered for 0.3 s$'
+    with pytest.raises(RunError, match=line):
+      joining.join(stopped, 'maui', 'a run', 0.3)
   assert said.get(timeout=20) == (
     'a caller without the token of this run was turned away'
   )
   assert said.empty()
   with pytest.raises(RunError, match="'nonsense' is not an invitation"):
-    meeting.Invitation.parse('nonsense')
+    joining.Invitation.parse('nonsense')
 
 
-def test_an_island_that_reads_nothing_holds_nobody_up():
-  thawed, read = threading.Event(), []
+def test_an_island_that_reads_nothing_is_cut_off(monkeypatch):
+  """When too much waits for it; until then it holds nobody up."""
+  monkeypatch.setattr(connection, 'LIMIT', 1000)
+  waits, cut = bytearray(), []
 
   class Frozen:
-    def write_metadata(self, message):
-      thawed.wait()
-      read.append(json.loads(message))
+    write = waits.extend
+    is_closing = staticmethod(lambda: bool(cut))
+    get_write_buffer_size = staticmethod(lambda: len(waits))
+    abort = staticmethod(lambda: cut.append(True))
 
-  seat = Seat(Frozen())
-  for number in range(100):
-    seat.send({'number': number})
-  assert not read
-  thawed.set()
-  seat.close()
-  assert read == [{'number': number} for number in range(100)]
+  frames = connection.Frames(*[lambda *args: None] * 3)
+  frames.connection_made(Frozen())
+  while not cut:
+    frames.send(b'.' * 100)
+  assert len(waits) == 1100

@@ -1,0 +1,123 @@
+"""How an island joins the others.
+
+Whoever has the coordinator's invitation, one string, can join. An island says
+its name, where it can be reached, and what it is about to run. When all are
+there, each learns its index, where the others are, and the credentials of the
+run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import math
+from typing import Any
+
+from selsync_jax.config import ConfigError
+from selsync_jax.islands.connection import ask
+from selsync_jax.islands.exchange import FlightPeers
+from selsync_jax.islands.flight import Credentials
+from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.link import Link
+from selsync_jax.islands.meter import Meter
+from selsync_jax.islands.outbox import Outbox, PATIENCE, PIECE
+from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.protocol import messages
+from selsync_jax.islands.relay import Relay
+
+ANSWER = 5.0
+"""Seconds until a coordinator that serves must have answered."""
+
+
+def join(
+  invitation: Invitation,
+  name: str,
+  run: Any,
+  timeout: float = 60.0,
+  limit: float | None = None,
+  welcomes: bool = False,
+  slot: int | None = None,
+  relays: Sequence[str] = (),
+  say: Callable[[str], None] = lambda line: None,
+) -> Peers:
+  """Joins a run, and returns its islands when all have joined.
+
+  If they train already, it `prepares`; see `Peers`.
+
+  Args:
+    invitation: the coordinator's invitation.
+    name: this island's name, unique in the run.
+    run: what this island is about to run, equal on all; if it is a mapping, a
+      refusal names the entries that differ.
+    timeout: seconds until the coordinator must answer, and for which this
+      island may be silent.
+    limit: the most bytes per second that this island sends of messages; `None`
+      sets none.
+    welcomes: whether this island admits islands while it runs.
+    slot: slot that it had before, if it knows one.
+    relays: the address of each `relay` of its other processes.
+    say: takes a line when this island waits for others for long.
+
+  Raises:
+    ConfigError: if an argument is out of its range.
+    RunError: if the coordinator cannot be reached or refuses the island.
+    FinishedError: if there is nothing left to do; also when it enters later.
+  """
+  check(timeout, limit)
+  meter = Meter()
+  credentials, host = _credentials(invitation, timeout)
+  outbox = Outbox(f'{host}:0', credentials, meter, limit)
+  entries = run if isinstance(run, Mapping) else {'what it runs': run}
+  introduction = messages.Join(
+    name,
+    f'{host}:{outbox.port}',
+    {entry: _digest(value) for entry, value in entries.items()},
+    timeout,
+    welcomes,
+    slot,
+    [*relays],
+  )
+  link = Link(invitation, introduction, meter, say)
+  try:
+    link.run(link.member.enter())
+  except BaseException as error:
+    outbox.shutdown()
+    link.close(link.member.fail, f'{error}')
+    raise
+  return FlightPeers(name, link, outbox, credentials, meter, timeout)
+
+
+def check(timeout: float, limit: float | None) -> None:
+  """Raises `ConfigError` for a timeout or limit out of range."""
+  if not (math.isfinite(timeout) and timeout > 0):
+    raise ConfigError(f'timeout={timeout:g}: must be positive seconds')
+  least = PIECE / (PATIENCE + 2 * timeout)
+  if limit is not None and not limit >= least:
+    raise ConfigError(
+      f'limit={limit:g}: must be at least {math.ceil(least)} bytes per second, '
+      f'so that {PIECE} bytes pass in twice the timeout of {timeout:g} s'
+    )
+
+
+def _digest(value: Any) -> str:
+  return hashlib.sha256(str(value).encode()).hexdigest()[:16]
+
+
+def relay(invitation: Invitation, timeout: float = 60.0) -> Relay:
+  """Returns a relay in a process of an island that is not the first.
+
+  Args:
+    invitation: the coordinator's invitation; it serves already.
+    timeout: the island's timeout, see `join`.
+
+  Raises:
+    RunError: if the coordinator cannot be reached.
+  """
+  credentials, host = _credentials(invitation, min(timeout, ANSWER))
+  return Relay(host, credentials, PATIENCE + 2 * timeout)
+
+
+def _credentials(
+  invitation: Invitation, timeout: float
+) -> tuple[Credentials, str]:
+  """Returns the run's credentials, and this host's own address there."""
+  key, host, certificate = ask(invitation, 'key', timeout)
+  return Credentials(invitation.token, certificate, key), host

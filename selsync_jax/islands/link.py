@@ -1,0 +1,246 @@
+"""An island's connection to the coordinator."""
+
+from collections.abc import Callable, Generator
+import contextlib
+import threading
+from typing import Any, TypeVar
+
+from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.config import RunError
+from selsync_jax.islands.connection import (
+  check_certificate,
+  client_context,
+  CLOSING,
+  dial,
+  frame,
+  Frames,
+  Loop,
+)
+from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.meter import Meter
+from selsync_jax.islands.protocol import messages
+from selsync_jax.islands.protocol.member import Flow, Member
+
+PAUSE = 0.2
+"""Seconds from one attempt to find the coordinator to the next."""
+
+FAREWELL = 2.0
+"""Seconds that an island which ends waits for the coordinator."""
+
+Result = TypeVar('Result')
+
+
+class Link:
+  """Carries the messages of a `Member`, from any thread.
+
+  Args:
+    invitation: the coordinator's invitation.
+    join: how this island introduces itself.
+    meter: what it counts, of which its signs of life tell.
+    say: takes a line when this island waits for others for long.
+
+  Attributes:
+    member: this island; guarded by `changed`.
+    changed: notified after each event.
+    agreement: this island's part in the step after which all stop.
+  """
+
+  def __init__(
+    self,
+    invitation: Invitation,
+    join: messages.Join,
+    meter: Meter,
+    say: Callable[[str], None] = lambda line: None,
+  ):
+    self._invitation, self._meter, self._say = invitation, meter, say
+    self._timeout = join.timeout
+    self.member = Member(join, invitation.address)
+    self.changed = threading.Condition()
+    self.agreement = LinkAgreement(self)
+    self._frames: Frames | None = None
+    self._cancels: list[Callable[[], None]] = []
+    self._closes, self._closed = False, threading.Event()
+    self._loop = Loop(self._tick, min(0.25, join.timeout / 20))
+    self._dial()
+    self._loop.start()
+
+  def run(self, flow: Flow[Result]) -> Result:
+    """Returns what a flow returns, as soon as it does."""
+    with self.changed:
+      while True:
+        self.member.done = self._done()
+        try:
+          next(flow)
+        except StopIteration as done:
+          return done.value
+        finally:
+          self._flush()
+        self.changed.wait()
+
+  def do(self, do: Callable[..., Result], *args: Any) -> Result:
+    """Calls a method of the member, and sends what it says."""
+    with self.changed:
+      self.member.done = self._done()
+      try:
+        return do(*args)
+      finally:
+        self._flush()
+
+  def check(self) -> None:
+    """Raises what a flow would raise now."""
+    with self.changed:
+      self.member.check()
+
+  @contextlib.contextmanager
+  def cancelling(self, cancel: Callable[[], None]) -> Generator[None]:
+    """In this context, cancels a call as soon as `check` would raise."""
+    with self.changed:
+      self._cancels.append(cancel)
+      self._notify()  # It may be too late already.
+    try:
+      yield
+    finally:
+      with self.changed:
+        self._cancels.remove(cancel)
+
+  def close(self, do: Callable[..., Any], *args: Any) -> None:
+    """Ends the connection, after a last call of the member."""
+    self.do(do, *args)
+    with self.changed:
+      self._closes = True
+      self._notify()
+    self._loop.call(self._close_frames)
+    self._closed.wait(FAREWELL)
+    self._loop.stop(FAREWELL)
+
+  def _close_frames(self) -> None:
+    """Closes the connection; if it is just being made, as soon as it is."""
+    if self._frames:
+      self._frames.transport.close()
+
+  def _done(self) -> messages.Alive:
+    now = self.member.membership
+    return messages.Alive(now.generation if now else 0, **self._meter.read())
+
+  def _flush(self) -> None:
+    """Sends what the member says; the caller holds `changed`."""
+    content = b''.join(map(frame, self.member.outgoing))
+    self.member.outgoing.clear()
+    if content:
+      self._loop.call(self._write, self._frames, content)
+
+  def _write(self, frames: Frames | None, content: bytes) -> None:
+    if frames:
+      frames.send(content)
+
+  def _notify(self) -> None:
+    """Wakes threads that wait, including calls to other islands."""
+    self.changed.notify_all()
+    if self.member.error or self.member.upcoming:
+      for cancel in self._cancels:
+        cancel()
+
+  # In the loop's thread, and in a thread that connects.
+
+  def _tick(self, now: float) -> None:
+    with self.changed:
+      self.member.done = self._done()
+      before = self.member.error
+      self.member.tick(now)
+      self._flush()
+      if self.member.error is not before:
+        self._notify()
+        self._close_frames()
+
+  def _dial(self) -> None:
+    """Connects in a thread, as finding an address may take long."""
+    threading.Thread(target=self._connect, daemon=True).start()
+
+  def _connect(self) -> None:
+    try:
+      plain = dial(self._invitation, self._timeout)
+    except OSError:
+      self._loop.call(self._lost)
+    else:
+      self._loop.call(self._secure, plain)
+
+  def _secure(self, plain: Any) -> None:
+    plain.setblocking(False)
+
+    async def secure():
+      try:
+        await self._loop.loop.create_connection(
+          lambda: Frames(self._opened, self._hear, self._lost),
+          sock=plain,
+          ssl=client_context(),
+          server_hostname='',
+          ssl_handshake_timeout=self._timeout,
+        )
+      except OSError:
+        plain.close()
+        self._lost()
+
+    self._connecting = self._loop.loop.create_task(secure())
+
+  def _opened(self, frames: Frames) -> None:
+    found = frames.transport.get_extra_info('ssl_object')
+    with self.changed:
+      try:
+        check_certificate(self._invitation, found.getpeercert(binary_form=True))
+      except RunError as error:
+        self.member.end(error)
+        self._notify()
+        frames.transport.abort()
+        return
+      self._frames = frames
+      frames.send(frame(messages.Hello(self._invitation.token)))
+      self.member.opened()
+      for message in self.member.outgoing:
+        frames.send(frame(message))
+      self.member.outgoing.clear()
+      if self._closes:
+        frames.transport.close()
+
+  def _hear(self, frames: Frames, content: bytes) -> None:
+    with self.changed:
+      try:
+        before = self.member.waits
+        message = messages.from_coordinator(content)
+        self.member.hear(message, self._loop.now)
+        if (line := self.member.waits) and not before:
+          # A terminal that is paused must not hold up this thread.
+          threading.Thread(target=self._say, args=(line,), daemon=True).start()
+      except ValueError:  # Another version runs there.
+        line = f'the coordinator {self._invitation.address} runs another '
+        self.member.end(RunError(f'{line}version of selsync_jax'))
+        frames.transport.abort()
+      self._flush()
+      self._notify()
+
+  def _lost(self, frames: Frames | None = None) -> None:
+    del frames
+    with self.changed:
+      self._frames = None
+      self.member.lost()
+      if self._closes or self.member.error:
+        self._closed.set()
+        self._loop.loop.call_later(CLOSING, self._loop.loop.stop)
+        return
+    self._loop.loop.call_later(PAUSE, self._dial)
+
+
+class LinkAgreement(Agreement):
+  """An island's part in the step after which all islands stop."""
+
+  def __init__(self, link: Link):
+    super().__init__()
+    self._link = link
+
+  def ask(self) -> None:
+    """Asks all islands to stop, or to continue without this one."""
+    self.is_asked = True
+    self._link.do(self._link.member.ask)
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all islands."""
+    return self._link.run(self._link.member.stops_after(step))

@@ -1,0 +1,6 @@
+"""The protocol of islands without I/O: no sockets, no threads, no clocks.
+
+A `Member` and a `Coordinator` take events (a message, a lost connection, the
+time) and leave messages to send. A transport carries them in a run, and
+`stress.schedules` in a simulation.
+"""

@@ -1,0 +1,329 @@
+"""Every message between an island and the coordinator, in one list."""
+
+from collections.abc import Mapping, Sequence
+import contextlib
+import math
+from typing import Annotated, Any, Literal, TypeVar
+
+import ml_dtypes  # noqa: F401  # So that NumPy knows the name bfloat16.
+import numpy as np
+
+from selsync_jax.config import ConfigError
+
+try:
+  import msgspec
+except ModuleNotFoundError as error:
+  raise ConfigError(
+    f"islands: {error}; pip install 'selsync-jax[islands]'"
+  ) from error
+
+Text = Annotated[
+  str,
+  msgspec.Meta(min_length=1, max_length=200, pattern=r'^[^\x00-\x1f\x7f]+\Z'),
+]
+Kind = Literal[
+  'vote', 'average', 'commit', 'landing', 'admit', 'leave', 'enter'
+]
+Key = tuple[int, str, int]
+
+FOLDS = {'psum': np.add, 'pmax': np.maximum, 'pmin': np.minimum}
+"""By the name of JAX's primitive: how the coordinator folds votes."""
+
+_WORDS = {
+  'vote': 'the vote of step {next}',
+  'average': 'the average of step {next}',
+  'commit': 'the end of the average of step {next}',
+  'landing': 'the arrival of a late average in step {next}',
+  'admit': 'the admission after step {step}',
+  'leave': 'the end after step {step}',
+  'enter': 'the entrance',
+}
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+  """Where islands do something together. All of them come to the same places.
+
+  Attributes:
+    generation: index of the generation.
+    channel: name of the channel; places of different channels are independent.
+    count: index of the place in its generation and channel.
+    step: steps that the island has taken; `None` before the first.
+    kind: what they do there.
+    operation: the collective: a primitive of JAX, or `gather`.
+    dtype: type of the island's array.
+    shape: shape of the island's array; `None` if it differs between islands.
+  """
+
+  generation: int
+  channel: str
+  count: int
+  step: int | None
+  kind: Kind
+  operation: str = ''
+  dtype: str = ''
+  shape: tuple[int, ...] | None = ()
+
+  @property
+  def key(self) -> Key:
+    """Identifies the place in a run."""
+    return self.generation, self.channel, self.count
+
+  def fits(self, other: 'Place') -> bool:
+    """Returns whether two islands are at one place."""
+    steps = self.step, other.step
+    return (
+      (self.kind, self.operation, self.dtype, self.shape)
+      == (other.kind, other.operation, other.dtype, other.shape)
+    ) and (None in steps or self.step == other.step)
+
+  def takes(self, body: bytes) -> bool:
+    """Returns whether these are the bytes of an array at this place."""
+    if not self.dtype:
+      return True
+    with contextlib.suppress(TypeError):
+      size = np.dtype(self.dtype).itemsize
+      return len(body) == math.prod(self.shape or ()) * size
+    return False
+
+  def __str__(self) -> str:
+    """Describes the place for a person."""
+    step = self.step or 0
+    words = _WORDS[self.kind].format(step=step, next=step + 1)
+    if not self.dtype:
+      return words
+    size = '...' if self.shape is None else ','.join(map(str, self.shape))
+    return f'{words} ({self.operation} of {self.dtype}[{size}])'
+
+
+def fold(place: Place, bodies: Sequence[bytes]) -> bytes:
+  """Returns the answer to a vote, from the votes in the islands' order.
+
+  Sums are formed in this order, so that every island would get the same bits if
+  it added the votes itself.
+  """
+  whole = b''.join(bodies)
+  if place.operation not in FOLDS:
+    return whole
+  rows = np.frombuffer(whole, place.dtype).reshape(len(bodies), -1)
+  total, add = rows[0].copy(), FOLDS[place.operation]
+  for row in rows[1:]:
+    add(total, row, out=total)
+  return total.tobytes()
+
+
+class Message(msgspec.Struct, tag=True):
+  """A message on a connection between an island and the coordinator."""
+
+
+class Hello(Message):
+  """Opens every connection: the bearer token of the run."""
+
+  token: str
+
+
+class Ask(Message):
+  """Asks for something that needs no membership; `Told` answers."""
+
+  what: Literal['key', 'status']
+
+
+class Told(Message):
+  """Answers `Ask`."""
+
+  content: bytes
+
+
+class Answer(Message):
+  """The answer that all islands of a generation get at a place.
+
+  Attributes:
+    key: identifies the place.
+    admits: whether islands wait to join or to leave since.
+    body: the folded votes.
+  """
+
+  key: Key
+  admits: bool
+  body: bytes
+
+
+class Membership(Message):
+  """A generation: the islands that train together.
+
+  Attributes:
+    generation: index; 0 if the island that gets it only prepares.
+    identity: differs between generations of one index by other coordinators.
+    islands: address of each island's outbox by name, in the workers' order.
+    relays: addresses of each island's relays by name.
+    slots: name of the island in each slot of the run, or `FREE`.
+    admissions: how often islands were admitted or released before.
+  """
+
+  generation: int
+  identity: str
+  islands: Mapping[str, str]
+  relays: Mapping[str, Sequence[str]]
+  slots: Sequence[str]
+  admissions: int
+
+
+class Known(Message):
+  """Everything that a coordinator needs to know after it was started again.
+
+  Attributes:
+    membership: the last generation that it has heard of.
+    admits: whether islands wait to join or to leave.
+    heard: the last answer on each channel, which others may have missed.
+    reached: the step in which it waits, if all are about to stop.
+    last: the step after which all stop, if it is known.
+  """
+
+  membership: Membership
+  admits: bool
+  heard: Sequence[Answer]
+  reached: int | None
+  last: int | None
+
+
+class Join(Message):
+  """An island asks to take part.
+
+  Attributes:
+    name: unique in the run.
+    address: `host:port` of its outbox.
+    run: digest of each part of its program, by name.
+    timeout: seconds of silence after which this island counts as lost.
+    welcomes: whether it admits islands while it runs.
+    slot: slot that it had in an earlier run, if it knows one.
+    relays: `host:port` of each relay in its other processes.
+    known: what it knows, if it was in the run before.
+  """
+
+  name: Text
+  address: Text
+  run: dict[Text, str]
+  timeout: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+  welcomes: bool
+  slot: int | None = None
+  relays: Sequence[Text] = ()
+  known: Known | None = None
+
+
+class Arrived(Message):
+  """An island has come to a place.
+
+  Attributes:
+    place: the place.
+    body: its vote; `None` if the vote will follow, because the island still
+      receives something.
+  """
+
+  place: Place
+  body: bytes | None = b''
+
+
+class Accused(Message):
+  """An island cannot get the message of another one at a place.
+
+  Attributes:
+    key: identifies the place.
+    name: the other island.
+    why: what is wrong with its message; empty if it cannot be reached.
+  """
+
+  key: Key
+  name: str
+  why: str = ''
+
+
+class Acquitted(Message):
+  """Takes back what `Accused` has said."""
+
+  name: str
+
+
+class Stop(Message):
+  """An island is asked to stop; or the coordinator asks all to wait."""
+
+
+class Reached(Message):
+  """The last step that an island has taken when it was asked to wait."""
+
+  step: int
+
+
+class Last(Message):
+  """The step after which all islands stop."""
+
+  step: int
+
+
+class Failed(Message):
+  """An island ends with an error."""
+
+  why: str = ''
+
+
+class Alive(Message):
+  """A sign of life of an island, with what it has done since it has joined."""
+
+  generation: int = 0
+  step: int = 0
+  averages: int = 0
+  aborts: int = 0
+  sent_bytes: int = 0
+  received_bytes: int = 0
+
+
+class Sign(Message):
+  """A sign of life of the coordinator: for whom the island waits, if any."""
+
+  waits: str = ''
+
+
+class Ended(Message):
+  """An island is no member any more.
+
+  Attributes:
+    line: the reason.
+    kind: `lost` if it may rejoin by itself, `left` if it was asked to stop,
+      `finished` if nothing is left to do, `apart` if islands have come to
+      different places; else an error.
+  """
+
+  line: str
+  kind: Literal['lost', 'left', 'finished', 'refused', 'apart', 'error'] = (
+    'error'
+  )
+
+
+OF_ISLANDS = (
+  Hello | Ask | Join | Arrived | Accused | Acquitted | Stop | Reached | Failed
+) | Alive
+OF_COORDINATORS = Told | Membership | Answer | Stop | Last | Sign | Ended
+
+Kept = TypeVar('Kept', bound=Message)
+
+_encoder = msgspec.msgpack.Encoder()
+_of_islands = msgspec.msgpack.Decoder(OF_ISLANDS)
+_of_coordinators = msgspec.msgpack.Decoder(OF_COORDINATORS)
+
+
+def changed(message: Kept, **fields: Any) -> Kept:
+  """Returns a message with other values of some fields."""
+  return msgspec.structs.replace(message, **fields)
+
+
+def encode(message: Message) -> bytes:
+  """Returns a message as bytes."""
+  return _encoder.encode(message)
+
+
+def from_island(content: bytes) -> OF_ISLANDS:
+  """Inverts `encode`; `ValueError` if no island says this."""
+  return _of_islands.decode(content)
+
+
+def from_coordinator(content: bytes) -> OF_COORDINATORS:
+  """Inverts `encode`; `ValueError` if no coordinator says this."""
+  return _of_coordinators.decode(content)

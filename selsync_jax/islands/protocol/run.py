@@ -1,0 +1,564 @@
+"""A run as its coordinator sees it: its members, and where each of them is."""
+
+import collections
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import heapq
+import itertools
+from typing import Any
+
+from selsync_jax.cluster.agreement import Tally
+from selsync_jax.cluster.channel import FAILED, GONE, LEFT
+from selsync_jax.islands.protocol import messages
+from selsync_jax.islands.protocol.messages import Arrived, Key, Known, Place
+from selsync_jax.islands.protocol.seats import (
+  FREE,
+  in_order,
+  Seat,
+  seated,
+)
+
+SILENT = 2.0
+"""Seconds of silence after which a process of the same name takes a place."""
+
+ASKING = 1.0
+"""Seconds from an island's request to stop until it is released.
+
+A person who ends a whole run asks all islands, but not in the same moment.
+"""
+
+PARTING = 20.0
+"""Seconds in which an island that is released may hand over what it computed.
+
+Then it leaves without. Schedulers usually kill a process after 30.
+"""
+
+WAITING = 5.0
+"""Seconds after which an island hears for whom it waits."""
+
+CHANNELS = 8
+"""The most channels of an island."""
+
+ODD = 1.0
+"""Seconds in which others may report a wrong message, too."""
+
+
+class Meeting:
+  """A place to which some islands have come.
+
+  Attributes:
+    bodies: what each island says there, as soon as it does.
+    times: when each island has arrived.
+    groups: islands by their places, which must fit each other in a group.
+  """
+
+  def __init__(self):
+    self.bodies: dict[Seat, bytes] = {}
+    self.times: dict[Seat, float] = {}
+    self.groups: list[tuple[Place, list[Seat]]] = []
+
+  def add(self, seat: Seat, said: Arrived, now: float) -> None:
+    """An island has arrived, or says what it has not said on arrival."""
+    if said.body is not None:
+      self.bodies[seat] = said.body
+    if seat in self.times:
+      return
+    self.times[seat] = now
+    for place, group in self.groups:
+      if place.fits(said.place):
+        return group.append(seat)
+    self.groups.append((said.place, [seat]))
+
+
+class Run:
+  """Islands that have met, and what becomes of them when some end.
+
+  Those that train together are a generation. When one ends, the others are the
+  next, or all end if they would be too few. One that joins later prepares, and
+  is in the next generation as soon as it and the others are ready. An island
+  that is asked to stop leaves, or all stop after the same step if too few would
+  be left. All hear the same in the same order.
+
+  Args:
+    seats: the islands, each with its knowledge if the run is older than this
+      coordinator.
+    slots: the names of the run's islands; see `seated`.
+    minimum: the least number of islands that train.
+    identity: see `messages.Membership`.
+    say: sends a message to some islands.
+    note: notes an event: its kind, an island, words, generation, and members.
+    grace: seconds that islands at a place, if they are enough to continue, wait
+      for the others there; `None` is as long as it takes.
+    now: the time in seconds.
+
+  Attributes:
+    number: index of the generation.
+    members: the islands that train.
+    coming: islands that prepare.
+    is_over: whether all members have left or ended.
+    has_finished: whether nothing is left to do.
+  """
+
+  def __init__(
+    self,
+    seats: Mapping[Seat, Known | None],
+    slots: Sequence[str],
+    minimum: int,
+    identity: str,
+    say: Callable[[Iterable[Seat], messages.Message], None],
+    note: Callable[..., None],
+    grace: float | None,
+    now: float,
+  ):
+    self._minimum, self._identity = minimum, identity
+    self._say, self._note_, self._grace = say, note, grace
+    each = [known for known in seats.values() if known]
+    last = max((k.membership for k in each), key=_index, default=None)
+    self.slots = slots
+    self._known = {*slots} - {FREE}  # Names that have trained.
+    self.coming: list[Seat] = []
+    self._asking: set[Seat] = set()  # Islands that ask to stop.
+    self._parting: set[Seat] = set()  # Those of them that are released.
+    self._tally: Tally | None = None  # Once all are about to stop.
+    self.is_over = self.has_finished = False
+    self.number = self._admissions = 0
+    self._admits = False
+    if last:
+      self.number, self._admissions = last.generation, last.admissions
+      self._admits = any(k.admits for k in each if k.membership == last)
+    self._strikes: set[str] = set()  # Accusers that were believed once.
+    self._timers: list[tuple[float, int, Callable[[float], None]]] = []
+    self._timer_numbers = itertools.count()
+    for seat, known in seats.items():
+      for answer in missed(known, each) if known else ():
+        say([seat], answer)
+    self._begin(seats)
+    self._continue_stopping(each)
+
+  @property
+  def there(self) -> Sequence[Seat]:
+    """Islands that train or prepare; none when all have ended."""
+    return [] if self.is_over else [*self.members, *self.coming]
+
+  def _has(self, seat: Seat) -> bool:
+    return not self.is_over and (seat in self._there or seat in self.coming)
+
+  def tick(self, now: float) -> None:
+    """Ends silent and late islands, and does what is due."""
+    while self._timers and self._timers[0][0] <= now:
+      heapq.heappop(self._timers)[2](now)
+    for seat in self.there:
+      timeout = seat.join.timeout
+      if now - seat.heard_at > timeout:
+        fate = f'has not answered for {timeout:g} s'
+        self._end({seat: fate}, 'lost')
+    if self._grace is not None:
+      late = f'is more than {self._grace:g} s late'
+      if found := self._late(self._grace, now):
+        self._end(dict.fromkeys(found, late), 'lost')
+
+  def waits(self, seat: Seat, now: float) -> str:
+    """Says for whom an island waits, where and since when, if it does."""
+    for (_, channel, _), meeting in self._open.items():
+      seconds = now - meeting.times.get(seat, now)
+      if seconds > WAITING:
+        missing = [each for each in self.members if each not in meeting.times]
+        if missing:
+          place = seat.at[channel]
+          return f'waits for {_names(missing)} at {place}, {seconds:.0f} s'
+    return ''
+
+  def _late(self, grace: float, now: float) -> list[Seat]:
+    """Returns islands for which enough others have waited for too long."""
+    if self.is_over:
+      return []
+    for (_, channel, _), meeting in self._open.items():
+      if channel or len(meeting.times) < self._minimum:
+        continue
+      since = sorted(meeting.times.values())[self._minimum - 1]
+      if now - since > grace:
+        return [
+          seat
+          for seat in self.members
+          if seat not in meeting.times and self._may_be_late(seat)
+        ]
+    return []
+
+  def _may_be_late(self, seat: Seat) -> bool:
+    """Returns whether it neither receives anything nor takes a first step."""
+    at = seat.at.get('')
+    receives = at and at.kind == 'average'
+    return not receives and seat.began not in (None, seat.done.step)
+
+  def has_finished_without(self, join: messages.Join) -> bool:
+    """Returns whether the run has ended well when an island was not there."""
+    there = {seat.name: seat.join for seat in self.members}
+    others = [*there.values()]
+    return (
+      self.has_finished and join.name not in there and join.run == others[0].run
+    )
+
+  def receive(self, seat: Seat, now: float) -> bool:
+    """Lets an island prepare that joins late or rejoins.
+
+    Returns:
+      Whether it is the only one of its name; else the other must end first.
+
+    Raises:
+      Refusal: if there is no slot for it.
+    """
+    self.end_if_silent(seat.name, now)
+    if seat.name in [each.name for each in self.there]:
+      return False
+    how = 'has rejoined' if seat.name in self.slots else 'has joined'
+    self.slots = seated(self.slots, seat.name, seat.join.slot)
+    self.coming.append(seat)
+    self._note('returned', seat, f'{how} from {seat.join.address}')
+    self._say([seat], self._membership(0, [*self.members, seat]))
+    return True
+
+  def end_if_silent(self, name: str, now: float) -> None:
+    """Ends an island of which another process of its name takes the place."""
+    for seat in self.there:
+      if seat.name == name and now - seat.heard_at > SILENT:
+        self._end({seat: 'is replaced'})
+
+  def lost(self, seat: Seat) -> None:
+    """Ends an island whose connection is lost."""
+    self._end({seat: GONE})
+
+  def hear(self, seat: Seat, message: messages.Message, now: float) -> None:
+    """Does what an island says."""
+    if not self._has(seat):
+      return  # It has not heard yet that it has ended.
+    match message:
+      case Arrived():
+        self._arrive(seat, message, now)
+      case messages.Alive(generation, step):
+        if generation == self.number:
+          seat.step(generation, step)
+      case messages.Accused(key, name, why):
+        self._accuse(seat, key, name, why, now)
+      case messages.Acquitted(name):
+        self._accused.pop((seat.name, name), None)
+      case messages.Stop():
+        self._asked(seat, now)
+      case messages.Reached(step):
+        if self._tally:
+          self._tally.collect(seat.name, step)
+      case messages.Failed(why):
+        self._end({seat: f'{FAILED}: {why}' if why else FAILED})
+
+  def _begin(self, seats: Iterable[Seat]) -> None:
+    """Begins a generation; what the one before it has not completed is void."""
+    self.members = in_order(seats, self.slots)
+    self._there = {*self.members}
+    self.number += 1
+    self._open: dict[Key, Meeting] = {}
+    self._known |= {seat.name for seat in self.members}
+    for seat in self.members:
+      seat.began, seat.at = None, {}
+    self._accused: dict[tuple[str, str], str] = {}  # Who accuses whom of what.
+    self._say(self.members, self._membership(self.number, self.members))
+
+  def _membership(
+    self, number: int, seats: Iterable[Seat]
+  ) -> messages.Membership:
+    there = in_order(seats, self.slots)
+    known = self._known | {seat.name for seat in there}
+    return messages.Membership(
+      number,
+      self._identity,
+      {seat.name: seat.join.address for seat in there},
+      {seat.name: seat.join.relays for seat in there},
+      [name if name in known else FREE for name in self.slots],
+      self._admissions,
+    )
+
+  @property
+  def _prepared(self) -> list[Seat]:
+    """Islands that wait to be admitted."""
+    return [seat for seat in self.coming if seat.is_prepared]
+
+  def _arrive(self, seat: Seat, said: Arrived, now: float) -> None:
+    place = said.place
+    if place.kind == 'enter' and seat in self.coming:
+      seat.is_prepared = True
+    if place.generation != self.number or seat not in self._there:
+      return  # It has not heard yet that there is another generation.
+    before = seat.at.get(place.channel)
+    skipped = place.count - (before.count if before else 0)
+    if skipped not in (0, 1) or len(seat.at) > CHANNELS:
+      self._end({seat: f'comes out of order to {place}'})
+      return
+    if said.body and not place.takes(said.body):
+      self._end({seat: f'sends a vote of a wrong length at {place}'})
+      return
+    seat.at[place.channel] = place
+    seat.step(place.generation, place.step or 0)
+    meeting = self._open.setdefault(place.key, Meeting())
+    meeting.add(seat, said, now)
+    if not self._part_ways(meeting, now):
+      self._complete(place.key, meeting)
+
+  def _part_ways(self, meeting: Meeting, now: float) -> bool:
+    """Returns whether islands have come to different places.
+
+    Most of them continue, if they agree; the others end.
+    """
+    if len(meeting.groups) == 1:
+      return False
+    most = max((group for _, group in meeting.groups), key=len)
+    agree = 2 * len(most) > len(self.members)
+    if agree or len(meeting.times) == len(self.members):
+      places = sorted(
+        f'{_names(group)} {"is" if len(group) == 1 else "are"} at {place}'
+        for place, group in meeting.groups
+      )
+      line = f'the islands have come to different places: {"; ".join(places)}'
+      odd = {*meeting.times}.difference(most if agree else ())
+      self._end(dict.fromkeys(odd, 'is at another place'), 'apart', line)
+    return True
+
+  def _complete(self, key: Key, meeting: Meeting) -> None:
+    """Answers at a place to which all have come."""
+    if len(meeting.bodies) < len(self.members):
+      return
+    bodies = [meeting.bodies[seat] for seat in self.members]
+    del self._open[key]
+    place, _ = meeting.groups[0]
+    if place.kind == 'admit':
+      self._admit()
+    elif place.kind != 'average':
+      wait = self._prepared or self._parting.intersection(self.members)
+      leaves = place.kind == 'leave'
+      admits = bool(wait) and not (
+        self._tally or self._admits or place.channel or leaves
+      )
+      self._admits |= admits
+      body = messages.fold(place, bodies)
+      self._say(self.members, messages.Answer(key, admits, body))
+      if leaves:
+        self.is_over, self.has_finished = True, any(bodies)
+        kind = 'finished' if self.has_finished else 'left'
+        for seat in self.members:
+          self._note(kind, seat, LEFT)
+
+  def _admit(self) -> None:
+    """Begins a generation with joining and without leaving islands.
+
+    Unless all are to stop.
+    """
+    self._admits = False
+    self._admissions += 1
+    gone = self._parting.intersection(self.members)
+    if gone and not self._may_leave:
+      self._ask_all_to_stop()
+    new = self._prepared
+    if self._tally:
+      new, gone = [], set()
+    self.coming = [each for each in self.coming if each not in new]
+    self._say(gone, messages.Ended('', 'left'))
+    self._begin({*self.members, *new} - gone)
+    for seat in gone:
+      self._note('left', seat, LEFT)
+    for seat in new:
+      self._note('admitted', seat, 'trains with the others')
+
+  def _accuse(
+    self, seat: Seat, key: Key, name: str, why: str, now: float
+  ) -> None:
+    """Notes an accusation, if both islands say that they are at the place."""
+    by_name = {each.name: each for each in self.members}
+    generation, channel, count = key
+    both = [seat, by_name.get(name)]
+    if generation != self.number or not all(
+      each and each.at.get(channel) and each.at[channel].count >= count
+      for each in both
+    ):
+      return
+    if not self._accused:  # Others may come to the same one later.
+      self._accused = accused = {}
+      self._later(
+        now + (min(ODD, seat.join.timeout) if why else seat.join.timeout),
+        lambda now: self._judge(accused, now),
+      )
+    self._accused[seat.name, name] = why
+
+  def _judge(self, accused: dict[tuple[str, str], str], now: float) -> None:
+    """Ends the island that most others accuse, or that accuses most of them.
+
+    If it is one word against another, an accuser that is not accused itself
+    cannot reach what others can. If the message was wrong, it is believed once.
+
+    Args:
+      accused: the accusations. If these were taken back, or another generation
+        has begun, nothing happens.
+      now: the time in seconds.
+    """
+    del now
+    if accused is not self._accused or not accused:
+      return
+    self._accused = {}
+    times = collections.Counter(name for pair in accused for name in pair)
+    accusers = {accuser for accuser, _ in accused}
+    blamed = {name for _, name in accused}
+    believed = {
+      name
+      for (accuser, name), why in accused.items()
+      if why and accuser not in self._strikes
+    }
+    there = [seat for seat in self.members if seat.name in times]
+    worst = max(
+      there,
+      key=lambda seat: (
+        times[seat.name],
+        seat.name in believed,
+        seat.name not in blamed,
+        seat.number,
+      ),
+    )
+    name = worst.name
+    if len(accusers) == 1:
+      self._strikes |= accusers
+    by = sorted(accuser for accuser, other in accused if other == name)
+    whys = [why for (_, other), why in accused.items() if other == name]
+    fate = f'cannot be reached by {", ".join(by)}'
+    if any(whys):
+      fate = f'sends {", ".join(by)} {max(whys)}'
+    elif not by:
+      others = sorted(other for accuser, other in accused if accuser == name)
+      fate = f'cannot reach {", ".join(others)}'
+      if any(accused.values()):
+        fate = f'finds wrong what {", ".join(others)} sends'
+    self._end({worst: fate})
+
+  @property
+  def _may_leave(self) -> bool:
+    """Whether enough islands are left when those leave that ask to."""
+    left = [seat for seat in self.members if seat not in self._asking]
+    return len(left) >= self._minimum
+
+  def _asked(self, seat: Seat, now: float) -> None:
+    """An island was asked to stop."""
+    if seat in self._asking:
+      return
+    self._asking.add(seat)
+    if self._may_leave:
+      self._later(now + ASKING, lambda now: self._release(seat, now))
+    else:
+      self._ask_all_to_stop()
+
+  def _release(self, seat: Seat, now: float) -> None:
+    """Releases an island as soon as little is lost with it.
+
+    That is when others may join. If loops admit no island, it leaves at once.
+    """
+    if seat.join.welcomes:
+      self._parting.add(seat)
+      self._later(now + PARTING, lambda now: self._part(seat, now))
+    else:
+      self._part(seat, now)
+
+  def _part(self, seat: Seat, now: float) -> None:
+    """Ends an island that is released, if it is still there."""
+    if seat not in self.members or self._tally or self.is_over:
+      return
+    if self._may_leave:
+      self._end({seat: LEFT}, 'left')
+    else:
+      self._ask_all_to_stop()
+
+  def _continue_stopping(self, each: Iterable[Known]) -> None:
+    """Asks again how far islands are that are about to stop, if they are."""
+    last = [known.last for known in each if known.last is not None]
+    if last:
+      self._tally = Tally((), self._tell)
+      self._tally.collect('', last[0] - 1)
+    elif any(known.reached is not None for known in each):
+      self._ask_all_to_stop()
+
+  def _ask_all_to_stop(self) -> None:
+    """Asks all to stop, unless they are asked already."""
+    if not (self._tally or self.is_over):
+      names = [seat.name for seat in self.members]
+      self._tally = Tally(names, self._tell)
+      self._tally.ask()
+
+  def _tell(self, said: Mapping[str, Any]) -> None:
+    stop = messages.Stop()
+    self._say(
+      self.members, messages.Last(said['last']) if 'last' in said else stop
+    )
+
+  def _end(
+    self, fates: Mapping[Seat, str], kind: Any = 'error', line: str = ''
+  ) -> None:
+    """Begins a generation without islands; or all end, if they were needed.
+
+    Args:
+      fates: what has happened to each.
+      kind: see `messages.Ended`.
+      line: the reason that islands hear, if it is not their own fate.
+    """
+    gone = [seat for seat in self.members if seat in fates]
+    for seat in [seat for seat in self.coming if seat in fates]:
+      self._drop(seat, fates[seat], kind)
+    if self.is_over or not gone:
+      return
+    rest = [seat for seat in self.members if seat not in fates]
+    self.is_over = len(rest) < self._minimum
+    lines = [line or f'island {seat.name} {fates[seat]}' for seat in gone]
+    if self.is_over:
+      kind = 'apart' if kind == 'apart' else 'error'
+      self._say(self.members, messages.Ended(lines[0], kind))
+    else:
+      for seat, own in zip(gone, lines, strict=True):
+        self._say([seat], messages.Ended(own, kind))
+      self._begin(rest)
+    for seat in gone:
+      self._note('left' if kind == 'left' else 'ended', seat, fates[seat])
+      if self._tally and not self.is_over:
+        self._tally.collect(seat.name)
+
+  def _drop(self, seat: Seat, fate: str, kind: Any) -> None:
+    """Expects an island no longer that prepares."""
+    self.coming.remove(seat)
+    if seat.name not in self._known:
+      self.slots = [FREE if name == seat.name else name for name in self.slots]
+    self._note('ended', seat, fate)
+    self._say([seat], messages.Ended(f'island {seat.name} {fate}', kind))
+
+  def _note(self, kind: str, seat: Seat, words: str) -> None:
+    """Notes an event of an island, and the members since then."""
+    names = [] if self.is_over else [each.name for each in self.members]
+    self._note_(kind, seat.name, words, self.number, names)
+
+  def _later(self, when: float, do: Callable[[float], None]) -> None:
+    heapq.heappush(self._timers, (when, next(self._timer_numbers), do))
+
+
+def missed(known: Known, others: Iterable[Known]) -> list[messages.Answer]:
+  """Returns the answers that others have heard and an island waits for.
+
+  As every answer needs all islands, none is ahead of another by more than one
+  answer on each channel.
+  """
+  own = {answer.key for answer in known.heard}
+  generation = known.membership.generation
+  heard = {
+    answer.key: answer
+    for other in others
+    for answer in other.heard
+    if answer.key[0] == generation
+  }
+  last = {key[1]: heard[key] for key in sorted(heard)}  # By channel.
+  return [answer for answer in last.values() if answer.key not in own]
+
+
+def _index(membership: messages.Membership) -> int:
+  return membership.generation
+
+
+def _names(seats: Iterable[Seat]) -> str:
+  names = sorted(seat.name for seat in seats)
+  return ', '.join(names[:3]) + ', ...' * (len(names) > 3)

@@ -1,0 +1,135 @@
+"""An island as the coordinator sees it, and the slots of a run."""
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from selsync_jax.islands.protocol.messages import Alive, changed, Join, Place
+
+FREE = ''
+"""Stands for the name of an island that has not joined yet."""
+
+MINUTE = 60.0
+"""Seconds over which rates are means."""
+
+_UNITS = tuple(name for name in Alive.__struct_fields__ if name != 'generation')
+
+
+class Refusal(Exception):
+  """An island may not join.
+
+  Args:
+    line: the reason.
+    kind: see `messages.Ended`.
+  """
+
+  def __init__(self, line: str, kind: Any = 'refused'):
+    super().__init__(line)
+    self.kind = kind
+
+
+class Seat:
+  """An island's connection, on the coordinator's side.
+
+  Attributes:
+    number: identifies the connection; later ones have larger numbers.
+    join: how the island has introduced itself.
+    heard_at: when it has said something.
+    said_at: when something was said to it.
+    deadline: when it waits no longer to join; `None` if it does not wait.
+    is_prepared: whether it can train, if it prepares.
+    began: steps it had taken when its generation began, once it says so.
+    at: the last place that it has come to, by channel.
+    done: what it has done.
+  """
+
+  def __init__(self, number: int, join: Join, now: float):
+    self.number, self.join = number, join
+    self.heard_at = self.said_at = now
+    self.deadline: float | None = None
+    self.is_prepared = False
+    self.began: int | None = None
+    self.at: dict[str, Place] = {}
+    self.done = Alive()
+    self._told = collections.deque([(now, self.done)])
+
+  @property
+  def name(self) -> str:
+    """The island's name."""
+    return self.join.name
+
+  def note(self, done: Alive, now: float) -> None:
+    """Keeps what the island says that it has done."""
+    self.done = done
+    self._told.append((now, done))
+    while len(self._told) > 2 and now - self._told[1][0] > MINUTE:
+      self._told.popleft()
+
+  def step(self, generation: int, step: int) -> None:
+    """Notes a step that the island has taken in a generation."""
+    if self.began is None and generation:
+      self.began = step
+    if step > self.done.step:
+      self.done = changed(self.done, step=step)
+
+  def account(self, now: float) -> dict[str, float]:
+    """Returns what the island has done, and its bytes a second in a minute."""
+    (start, before), (end, _) = self._told[0], self._told[-1]
+    rates = {
+      f'{name}_per_second': (getattr(self.done, name) - getattr(before, name))
+      / ((end - start) or 1)
+      for name in ('sent_bytes', 'received_bytes')
+    }
+    counts = {name: getattr(self.done, name) for name in _UNITS}
+    return {'silent_seconds': now - self.heard_at, **counts, **rates}
+
+
+def seated(slots: Sequence[str], name: str, slot: int | None) -> list[str]:
+  """Returns the slots of a run, in one of which an island is.
+
+  Args:
+    slots: name of the island in each slot, in the workers' order; some may be
+      `FREE`.
+    name: the island's name. If it has no slot, it takes a free one.
+    slot: slot that it had before, if it knows one.
+
+  Raises:
+    Refusal: if there is none for it.
+
+  >>> seated(['', 'oahu', ''], 'maui', 2)
+  ['', 'oahu', 'maui']
+  """
+  slots = [*slots]
+  free = [i for i, each in enumerate(slots) if each == FREE]
+  if name in slots:
+    return slots
+  if not free:
+    raise Refusal(f'island {name} is not one of {", ".join(sorted(slots))}')
+  slots[slot if slot in free else free[0]] = name
+  return slots
+
+
+def check_run(join: Join, others: Mapping[str, Join]) -> None:
+  """Raises `Refusal` if an island would run something else than the others.
+
+  Args:
+    join: introduction of the island.
+    others: introductions of the others, by name.
+  """
+  for other in others.values():
+    names = {*join.run, *other.run}
+    differ = sorted(n for n in names if join.run.get(n) != other.run.get(n))
+    if differ:
+      what = ', '.join(differ[:5]) + ', ...' * (len(differ) > 5)
+      raise Refusal(
+        f'island {join.name} would run something else than '
+        f'{", ".join(sorted(others))}: {what} differs; give all islands the '
+        'same code, packages and config'
+      )
+    return
+
+
+def in_order(seats: Iterable[Seat], slots: Sequence[str]) -> list[Seat]:
+  """Returns seats in the order of the run's slots."""
+  index = {name: i for i, name in enumerate(slots)}
+  return sorted(seats, key=lambda seat: (index.get(seat.name, -1), seat.name))

@@ -1,0 +1,210 @@
+"""Decisions of the coordinator, message by message, without a network."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from selsync_jax.config import LostError, RunError
+from selsync_jax.islands.protocol import messages
+from selsync_jax.islands.protocol.coordinator import Coordinator
+from selsync_jax.islands.protocol.member import Member, Regrouped
+
+
+class Islands:
+  """Islands and a coordinator whose messages arrive at once."""
+
+  def __init__(self, names, minimum=1, grace=None, timeouts=(10.0,)):
+    self.now, self.lines, self.members = 0.0, [], {}
+    self.point = Coordinator(
+      len(names),
+      minimum,
+      20.0,
+      grace,
+      'x',
+      lambda *note: self.lines.append(note),
+    )
+    for name, timeout in zip(names, itertools.cycle(timeouts), strict=False):
+      join = messages.Join(name, f'{name}:1', {}, timeout, True)
+      self.members[name] = Member(join, 'host:1')
+      self.members[name].opened()
+      self.pump()
+    for member in self.members.values():
+      done(member.enter())
+
+  def pump(self):
+    numbers = dict(enumerate(self.members.values()))
+    while self.point.outgoing or any(m.outgoing for m in numbers.values()):
+      for number, member in numbers.items():
+        while member.outgoing:
+          message = messages.encode(member.outgoing.popleft())
+          self.point.hear(number, messages.from_island(message), self.now)
+      while self.point.outgoing:
+        heard_by, message = self.point.outgoing.popleft()
+        for number in heard_by:
+          numbers[number].hear(message, self.now)
+
+  def wait(self, seconds, silent=()):
+    for _ in range(round(seconds / 0.1)):
+      self.now += 0.1
+      for name, member in self.members.items():
+        if name not in silent:
+          member.tick(self.now)
+      self.point.tick(self.now)
+      self.pump()
+
+  def arrive(self, names, *arrival, **more):
+    places = [self.members[name].arrive(*arrival, **more) for name in names]
+    self.pump()
+    return places
+
+  def left(self):
+    """The islands that have not ended."""
+    return ''.join(n for n, m in self.members.items() if not m.error)
+
+
+def done(flow):
+  """The result of a flow that need not wait."""
+  with pytest.raises(StopIteration) as found:
+    next(flow)
+  return found.value.value
+
+
+AVERAGE = 'average', '', 'psum', 'float32', (2000,)
+
+
+@pytest.mark.parametrize(
+  'names, accusations, left, line',
+  [
+    ('ab', ['ab'], 'b', 'a cannot reach b'),
+    ('ab', ['ab', 'ba'], 'a', 'b cannot be reached by a'),
+    ('abc', ['ab', 'cb'], 'ac', 'b cannot be reached by a, c'),
+    ('abcd', ['ab', 'ac', 'ad'], 'bcd', 'a cannot reach b, c, d'),
+  ],
+)
+def test_who_ends_when_islands_cannot_reach_each_other(
+  names, accusations, left, line
+):
+  islands = Islands(names)
+  places = islands.arrive(names, *AVERAGE)
+  for accuser, accused in accusations:
+    islands.members[accuser].accuse(places[0], accused)
+  islands.pump()
+  islands.wait(11.0)
+  assert islands.left() == left
+  (error,) = {str(m.error) for m in islands.members.values() if m.error}
+  assert error == f'island {line}'
+
+
+def test_an_accusation_of_one_that_has_not_come_yet_counts_nothing():
+  islands = Islands('ab')
+  (place,) = islands.arrive('a', *AVERAGE)
+  islands.members['a'].accuse(place, 'b')
+  islands.wait(20.0)
+  assert islands.left() == 'ab'
+  islands.arrive('b', *AVERAGE)
+  islands.members['a'].accuse(place, 'b')
+  islands.members['a'].acquit('b')
+  islands.pump()
+  islands.wait(20.0)
+  assert islands.left() == 'ab'
+
+
+def test_one_word_about_a_wrong_message_is_believed_once():
+  islands = Islands('abcd')
+  for accused, left in (('b', 'acd'), ('c', 'cd')):
+    places = islands.arrive(islands.left(), *AVERAGE)
+    islands.members['a'].accuse(places[0], accused, 'int8[3]')
+    islands.pump()
+    islands.wait(2.0)
+    assert islands.left() == left
+    for name in left:
+      done(islands.members[name].enter())
+  line = 'island a finds wrong what c sends'
+  assert str(islands.members['a'].error) == line
+
+
+def test_an_island_that_is_late_is_waited_for_no_longer_than_the_grace():
+  """If the waiting islands are enough, and it has taken a step among them."""
+  islands = Islands('abc', minimum=2, grace=3.0)
+  for step in 1, 2:
+    for member in islands.members.values():
+      member.done = messages.Alive(1, step)
+    islands.wait(2.0)
+  islands.arrive('a', 'commit')
+  islands.wait(5.0)  # It waits alone.
+  assert islands.left() == 'abc'
+  islands.arrive('b', 'commit')
+  islands.wait(5.0)
+  assert islands.left() == 'ab'
+  assert isinstance(islands.members['c'].error, LostError)
+
+
+def test_nobody_is_late_that_still_receives_something():
+  islands = Islands('abc', minimum=2, grace=3.0)
+  for step in 1, 2:
+    for member in islands.members.values():
+      member.done = messages.Alive(1, step)
+    islands.wait(2.0)
+  islands.arrive('abc', *AVERAGE)
+  islands.arrive('ab', 'commit')
+  islands.wait(20.0)
+  islands.arrive('c', 'commit')
+  islands.arrive('abc', 'landing', body=None)  # It will follow.
+  islands.wait(20.0)
+  assert islands.left() == 'abc'
+
+
+def test_the_timeout_of_each_island_counts_for_its_own_silence():
+  islands = Islands('abc', timeouts=(1.0, 10.0, 10.0))
+  islands.wait(5.0, silent='b')
+  assert islands.left() == 'abc'
+  islands.wait(1.5, silent='a')
+  assert [line[:3] for line in islands.lines[-1:]] == [
+    ('ended', 'a', 'has not answered for 1 s')
+  ]
+  with pytest.raises(Regrouped):
+    islands.members['b'].check()
+
+
+def test_signs_of_life_are_a_tenth_of_the_timeout_apart(monkeypatch):
+  islands = Islands('ab', timeouts=(50.0,))
+  said, hear = [], islands.point.hear
+
+  def count(number, message, now):
+    said.append(type(message))
+    hear(number, message, now)
+
+  monkeypatch.setattr(islands.point, 'hear', count)
+  islands.wait(100.0)
+  assert 36 <= said.count(messages.Alive) <= 40
+
+
+@pytest.mark.parametrize('operation', ['psum', 'pmax', 'pmin', 'gather'])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int32'])
+def test_votes_are_folded_in_the_order_of_the_islands(operation, dtype):
+  """So a sum has the bits that an island would have, too."""
+  rows = 100 * np.random.default_rng(0).normal(size=(3, 5))
+  rows = rows.astype(getattr(ml_dtypes, dtype, dtype))
+  islands = Islands('abc')
+  shape = rows[0].shape
+  for name, row in reversed([*zip('abc', rows, strict=True)]):
+    vote = 'vote', '', operation, dtype, shape, row.tobytes()
+    (place,) = islands.arrive(name, *vote)
+  expected = rows
+  if operation != 'gather':
+    fold = messages.FOLDS[operation]
+    expected = fold(fold(rows[0], rows[1]), rows[2])
+  for member in islands.members.values():
+    assert done(member.answer(place)) == expected.tobytes()
+
+
+def test_nobody_admits_an_island_that_has_another_ones_place():
+  islands = Islands('ab', minimum=2)
+  late = Member(messages.Join('c', 'c:1', {}, 10.0, True), 'host:1')
+  islands.members['c'] = late
+  late.opened()
+  islands.pump()
+  with pytest.raises(RunError, match=r'island c is not one of a, b$'):
+    next(late.enter())
