@@ -3,7 +3,7 @@
   selsync meet --islands=4 --host=10.0.0.1 --port=7070
 
 prints an invitation, which each island needs to join, and then each island that
-joins or ends. The meeting point holds no weights. It serves until a signal
+joins or ends. The coordinator holds no weights. It serves until a signal
 stops it; islands that have ended may meet there again. `--keep=FILE` stores its
 secrets, so that the invitation is the same after a restart. `selsync status`
 and, with `--metrics=PORT`, Prometheus show what the islands are doing.
