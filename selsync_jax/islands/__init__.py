@@ -1,1 +1,1 @@
-"""Workers that are programs of their own, and what carries their messages."""
+"""Islands: workers that are separate programs, and their transport."""

@@ -1,8 +1,8 @@
-"""Averages that travel behind the steps.
+"""Averages that travel during later steps.
 
-A delayed mean has several steps to arrive. It travels on a channel of its own,
-in a thread. The step that needs it waits if it has not arrived: the network's
-speed affects a run's time, never its result.
+A delayed mean has several steps to arrive. A background thread sends it on a
+separate channel. The step that needs the mean waits if it has not arrived, so
+the network's speed affects a run's time, never its result.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ class Behind(Late):
   Args:
     peers: all islands.
     delay: the delay of the steps' averager.
-    form: how the averager's state lies.
+    form: layout of the averager's state.
 
   Attributes:
-    arrived: whether the mean that was needed last was there on all islands;
-      callers set it to `None` before.
-    watch: how long they travel.
+    arrived: whether the mean needed last had arrived on all islands; callers
+      set it to `None` before.
+    watch: measures how long averages travel.
   """
 
   def __init__(self, peers: Peers, delay: Delay, form: Form = PLAIN):
@@ -45,7 +45,7 @@ class Behind(Late):
     self.watch = Watch()
 
   def depart(self, state: Any) -> None:
-    """Sends an average on its way, after the step that synchronized.
+    """Starts sending an average, after the step that synchronized.
 
     Args:
       state: the averager's state after that step.
@@ -56,7 +56,7 @@ class Behind(Late):
     self._background.departs()
     departed = self._thread.submit(self._carry, self._background, message)
     if self._peers.prepares:
-      departed.result()  # It counts for nothing.
+      departed.result()  # The result is discarded.
     else:
       self._departed = departed
 
@@ -67,10 +67,10 @@ class Behind(Late):
     return mean
 
   def arrive(self, compute: Callable[[Peers], Any]) -> Any:
-    """Returns the mean that has departed; waits until it is there.
+    """Returns the mean that has departed; waits until it has arrived.
 
-    If a run has resumed, or an island has ended, some may not have it: then
-    `compute` does it again.
+    After a resume, or when an island has ended, some islands may not have the
+    mean: then `compute` forms it again.
     """
     if self._peers.prepares:
       return self._peers.led(compute)
@@ -78,7 +78,7 @@ class Behind(Late):
     return self._peers.led(self._mean if self.arrived else compute)
 
   def _has_arrived(self) -> bool:
-    """Waits for the mean, if it is on its way."""
+    """Waits for the mean, if it is in flight."""
     if not self._departed:
       return False
     try:
@@ -92,7 +92,7 @@ class Behind(Late):
     return jax.tree.leaves(self._departed.result())
 
   def settle(self) -> None:
-    """Waits until nothing travels."""
+    """Waits until no mean is in flight."""
     if self._departed:
       futures.wait([self._departed])
 
@@ -100,13 +100,13 @@ class Behind(Late):
 def steps_of_travel(peers: Peers, step: Watch, average: Watch) -> float | None:
   """Returns in how many steps an average travels, the same on all islands.
 
-  All islands call it together; the slowest counts. It is `None` if one has
-  measured no step or no average, as after a start.
+  All islands call this together, and the slowest one counts. The result is
+  `None` if an island has measured no step or no average yet.
 
   Args:
     peers: all islands.
-    step: how long steps take in which nothing is sent or waited for but votes.
-    average: how long averages travel.
+    step: measures steps that send and wait for nothing except votes.
+    average: measures how long averages travel.
   """
   own = np.array([step.median, average.median])
   seconds = np.array(peers.complete(lambda peers: peers.share(own)))

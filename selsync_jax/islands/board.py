@@ -11,7 +11,7 @@ from selsync_jax.islands.peers import Peers, View
 
 
 class Board:
-  """A place where islands of one process leave their messages.
+  """Message exchange between islands of one process.
 
   Args:
     size: N, the number of islands.
@@ -24,13 +24,13 @@ class Board:
     self._changed, self._is_closed = threading.Condition(), False
 
   def peers(self, index: int) -> Peers:
-    """Returns the islands as one of them sees them."""
+    """Returns the islands, seen from one of them."""
     return _OnBoard(self, index, '')
 
   def exchange(
     self, channel: str, number: int, index: int, messages: Sequence[np.ndarray]
   ) -> list[np.ndarray]:
-    """Leaves an island's messages of an exchange, and takes those for it."""
+    """Leaves an island's messages of an exchange, and takes its own."""
     with self._changed:
       for to, message in enumerate(messages):
         self._messages[channel, number, index, to] = message
@@ -50,7 +50,7 @@ class Board:
     return found
 
   def close(self) -> None:
-    """Lets nobody wait any longer."""
+    """Ends all waits."""
     with self._changed:
       self._is_closed = True
       self._changed.notify_all()
@@ -65,7 +65,7 @@ class _OnBoard(Peers):
 
   @property
   def view(self) -> View:
-    """The islands of the board, whose names are their numbers."""
+    """The islands of the board, named by their indices."""
     names = tuple(map(str, range(self._board.size)))
     return View(names, self._index, names)
 
@@ -76,7 +76,7 @@ class _OnBoard(Peers):
   def exchange(
     self, messages: Sequence[np.ndarray], about: Any = None
   ) -> list[np.ndarray]:
-    """Leaves the messages on the board, and takes those for this island."""
+    """Leaves the messages on the board, and takes this island's messages."""
     del about
     self._count += 1
     return self._board.exchange(

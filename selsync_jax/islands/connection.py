@@ -1,7 +1,7 @@
-"""Framed messages over TLS, on event loops in threads of their own.
+"""Framed messages over TLS, on event loops in separate threads.
 
-A frame is its length in four bytes, and a message. The coordinator is known by
-the fingerprint of its certificate, and an island by the token.
+A frame is a message, preceded by its length in four bytes. The fingerprint of
+its certificate identifies the coordinator; the token identifies an island.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.protocol import messages
 
 LIMIT = 1 << 24
-"""The most bytes of a frame, and of frames that a slow reader lets wait."""
+"""The most bytes of a frame, and of frames queued for a slow reader."""
 
 GREETING = 10.0
 """Seconds until a caller must have shown its token."""
@@ -35,11 +35,11 @@ FIRST = 1 << 10
 class Loop:
   """An event loop in a daemon thread.
 
-  It counts the time in which this process is awake: after a freeze, no peer has
-  been silent for longer than before.
+  The loop counts the time in which this process is awake: after a freeze, no
+  peer appears silent for longer than before.
 
   Args:
-    tick: called again and again, with the time.
+    tick: called repeatedly, with the time.
     pause: seconds from one call to the next.
   """
 
@@ -55,12 +55,12 @@ class Loop:
     self._thread.start()
 
   def call(self, do: Callable[..., Any], *args: Any) -> None:
-    """Calls a function in the thread, unless that has ended."""
+    """Calls a function in the thread, unless the thread has ended."""
     with contextlib.suppress(RuntimeError):  # The loop is closed.
       self.loop.call_soon_threadsafe(do, *args)
 
   def stop(self, seconds: float) -> None:
-    """Ends the thread, once what was closed is closed."""
+    """Ends the thread, after connections that were closed have closed."""
     self.call(self.loop.call_later, CLOSING, self.loop.stop)
     if threading.current_thread() is not self._thread:
       self._thread.join(seconds)
@@ -140,12 +140,12 @@ def frame(message: messages.Message) -> bytes:
 
 
 def server_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
-  """Returns what a server with this certificate and private key needs.
+  """Returns the TLS context of a server with this certificate and key.
 
-  Python reads both from files only; these are pipes, so that no disk has them.
+  Python reads both from files only; these are pipes, so neither is on a disk.
 
   Raises:
-    OSError: if these are no certificate and key.
+    OSError: if these are not a certificate and a key.
   """
   context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
   ends = []
@@ -163,14 +163,14 @@ def server_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
 
 
 def client_context() -> ssl.SSLContext:
-  """Returns what a caller needs, which compares fingerprints by itself."""
+  """Returns the TLS context of a client that compares fingerprints itself."""
   context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
   context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
   return context
 
 
 def check_certificate(invitation: Invitation, found: bytes | None) -> None:
-  """Raises `RunError` unless it is the coordinator's, in DER."""
+  """Raises `RunError` unless it is the coordinator's certificate, in DER."""
   if hashlib.sha256(found or b'').hexdigest() != invitation.fingerprint:
     raise RunError(
       f'the coordinator {invitation.address} has another certificate '
@@ -179,7 +179,7 @@ def check_certificate(invitation: Invitation, found: bytes | None) -> None:
 
 
 def dial(invitation: Invitation, timeout: float) -> socket.socket:
-  """Returns a connection to the coordinator without TLS so far."""
+  """Returns a connection to the coordinator, still without TLS."""
   host, _, port = invitation.address.rpartition(':')
   return socket.create_connection((host, int(port)), timeout)
 
@@ -187,7 +187,7 @@ def dial(invitation: Invitation, timeout: float) -> socket.socket:
 def ask(
   invitation: Invitation, what: str, timeout: float
 ) -> tuple[bytes, str, bytes]:
-  """Asks the coordinator, which need not serve yet, for the key or the status.
+  """Asks the coordinator for the key or the status, perhaps before it serves.
 
   Args:
     invitation: the coordinator's invitation.
@@ -195,10 +195,10 @@ def ask(
     timeout: seconds until it must answer.
 
   Returns:
-    The answer, this host's own address there, and the certificate in PEM.
+    The answer, the address of this host there, and the certificate in PEM.
 
   Raises:
-    RunError: if it cannot be reached, or has another certificate.
+    RunError: if the coordinator is unreachable or has another certificate.
   """
   deadline, where = time.monotonic() + timeout, invitation.address
   fate = 'cannot be reached'

@@ -1,8 +1,7 @@
 """Messages between islands over Arrow Flight.
 
-Each island serves the messages that it has for others, and fetches what they
-have for it, from several islands at a time, so that a late island
-leaves no link idle.
+Each island serves its messages to others, and fetches the messages of several
+islands at a time, so that a late island leaves no link idle.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,32 +28,32 @@ from selsync_jax.islands.protocol.messages import Key, Kind, Membership, Place
 from selsync_jax.islands.relay import call_over
 
 Relays = tuple[str, ...]
-"""The addresses of the relays on a way; none if it is direct."""
+"""The addresses of the relays on a route; empty if the route is direct."""
 
 FLOWS = 4
 """Messages that an island fetches at a time."""
 
 LATE = 10.0
-"""Seconds that the last pieces may need over relays, when others are there."""
+"""Seconds that the last pieces may take over relays, after all others."""
 
 MENDING = 300.0
-"""Seconds for which a way over relays is not used after it has failed."""
+"""Seconds for which a route over relays is avoided after a failure."""
 
 
 class FlightPeers(Peers):
   """Islands that serve and fetch messages.
 
   Args:
-    name: this island's name.
-    link: its connection to the coordinator.
-    outbox: this island's outbox.
+    name: name of this island.
+    link: connection to the coordinator.
+    outbox: messages that this island serves.
     credentials: the run's credentials.
-    meter: counts what is sent and received, and the steps.
+    meter: counts sent and received bytes, and steps.
     timeout: seconds until an island that cannot be reached is an error.
-    channel: the channel's name; exchanges of different ones are independent.
+    channel: name of the channel; channels exchange independently.
 
   Attributes:
-    exchanged: whether the others may not have completed an exchange yet.
+    exchanged: whether other islands may still be completing an exchange.
   """
 
   def __init__(
@@ -70,7 +69,7 @@ class FlightPeers(Peers):
     self._name, self._link, self._channel = name, link, channel
     self._outbox, self._credentials, self._meter = outbox, credentials, meter
     self._timeout, self._connections = timeout, Connections(credentials)
-    self._broken: dict[Relays, float] = {}  # Until when they are not used.
+    self._broken: dict[Relays, float] = {}  # Time until which each is avoided.
     self._generation = 0
     self._step: int | None = None
     self._served: Key | None = None  # The last exchange.
@@ -85,7 +84,7 @@ class FlightPeers(Peers):
 
   @property
   def view(self) -> View:
-    """The islands that are there now."""
+    """The islands that are members now."""
     now = self._now
     names = tuple(now.islands)
     return View(
@@ -100,11 +99,11 @@ class FlightPeers(Peers):
 
   @property
   def agreement(self) -> Agreement:
-    """This island's part in the step after which all stop."""
+    """This island's part in agreeing on the last step."""
     return self._link.agreement
 
   def channel(self, name: str) -> Peers:
-    """Returns another channel, over connections of its own."""
+    """Returns another channel, over separate connections."""
     return FlightPeers(
       self._name,
       self._link,
@@ -116,29 +115,29 @@ class FlightPeers(Peers):
     )
 
   def conclude(self) -> None:
-    """Returns when all islands have completed what they exchange."""
+    """Returns when all islands have completed their exchanges."""
     if self.exchanged:
       self._answer('commit')
       self._serve(None)
       self.exchanged = False
 
   def regroup(self) -> None:
-    """Continues with the islands that are there now."""
+    """Continues with the islands that are members now."""
     self._meter.add(aborts=1)
     self._enter(self._link.member.enter)
 
   def enter(self) -> None:
-    """Joins the others, if this island prepares, when they are ready."""
+    """Joins the training islands when all are ready, if this one prepares."""
     if self.prepares:
       self._enter(self._link.member.enter_prepared)
       self._was_admitted = self._now.admissions > 0
 
   def admit(self) -> None:
-    """Continues with joining and without leaving islands."""
+    """Continues with joining islands, and without leaving ones."""
     self._enter(self._link.member.admit)
 
   def _enter(self, enter: Callable[[], Flow[None]]) -> None:
-    """Continues with other islands; no earlier message is on its way."""
+    """Continues with other islands, and with no earlier message in flight."""
     if self.late:
       self.late.settle()
     self._link.run(enter())
@@ -163,7 +162,7 @@ class FlightPeers(Peers):
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
     calls = {sender: futures.Future[np.ndarray]() for sender in senders}
     rest = iter(senders)
-    for _ in senders[:FLOWS]:  # No pool: it takes no work as a process ends.
+    for _ in senders[:FLOWS]:  # No pool: it takes no work during exit.
       threading.Thread(
         target=self._fetch_each, args=(place, about, rest, calls), daemon=True
       ).start()
@@ -175,9 +174,10 @@ class FlightPeers(Peers):
     return received
 
   def _serve(self, key: Key | None) -> None:
-    """Serves an exchange, and no longer the one before it.
+    """Serves an exchange, and stops serving the one before it.
 
-    An island that has sent its messages of this exchange has all of the last.
+    Each island that has sent its messages of this exchange has received all of
+    the previous exchange.
     """
     if self._served:
       self._outbox.drop(self._served)
@@ -191,7 +191,7 @@ class FlightPeers(Peers):
     shape: Sequence[int] | None = (),
     body: bytes | None = b'',
   ) -> Place:
-    """Says that this island has come to a place."""
+    """Tells the coordinator that this island has arrived at a place."""
     name = np.dtype(dtype).name if dtype else ''
     arrive = self._link.member.arrive
     return self._link.do(
@@ -199,7 +199,7 @@ class FlightPeers(Peers):
     )
 
   def _answer(self, *arrival: Any) -> bytes:
-    """Returns the answer at a place, when all have come there."""
+    """Returns the answer at a place, when all islands have arrived there."""
     self._check_entered()
     return self._link.run(self._link.member.answer(self._arrive(*arrival)))
 
@@ -219,7 +219,7 @@ class FlightPeers(Peers):
     ]
 
   def fold(self, operation: str, message: np.ndarray) -> np.ndarray:
-    """Returns what the coordinator makes of small messages of all islands."""
+    """Folds small messages of all islands at the coordinator."""
     whole = self._vote(operation, message)
     return np.frombuffer(whole, message.dtype).reshape(message.shape).copy()
 
@@ -231,7 +231,7 @@ class FlightPeers(Peers):
     return whole
 
   def land(self, arrive: Callable[[], bool]) -> bool:
-    """Returns whether a late average has arrived on all islands."""
+    """Returns whether a delayed average has arrived on all islands."""
     self._check_entered()
     place = self._arrive('landing', 'pmin', 'bool', (), None)
     vote = bytes([arrive()])
@@ -239,7 +239,7 @@ class FlightPeers(Peers):
     return self._link.run(self._link.member.answer(place)) == b'\1'
 
   def departs(self) -> None:
-    """Notes in which step the next exchange of this channel departs."""
+    """Notes in which step this channel's next exchange departs."""
     self._step = self._meter.step
 
   def reach(self, step: int) -> None:
@@ -251,7 +251,7 @@ class FlightPeers(Peers):
     self._meter.add(averages=1)
 
   def close(self, finished: bool = True) -> None:
-    """Leaves, when all have fetched what this island has sent them.
+    """Leaves, when all islands have fetched this island's messages.
 
     Raises:
       ApartError: if the others are not about to leave.
@@ -279,7 +279,7 @@ class FlightPeers(Peers):
     senders: Iterator[int],
     calls: Mapping[int, futures.Future[np.ndarray]],
   ) -> None:
-    """Fetches messages as long as there are senders left."""
+    """Fetches messages until no sender is left."""
     for sender in senders:
       try:
         calls[sender].set_result(self._fetch(place, about, sender))
@@ -287,9 +287,9 @@ class FlightPeers(Peers):
         calls[sender].set_exception(error)
 
   def _fetch(self, place: Place, about: About, sender: int) -> np.ndarray:
-    """Returns the message of an island, in however many pieces it comes.
+    """Returns an island's message, which may come in several pieces.
 
-    After the first one, each way to the island carries one at a time.
+    After the first piece, each route to the island carries one at a time.
     """
     like = about.received[sender]
     head, first = self._call(place, sender, 0)
@@ -319,7 +319,7 @@ class FlightPeers(Peers):
         if thread.is_alive():
           self._leave_out(way)
     for start in starts:
-      if start not in pieces:  # A way has failed, or is late.
+      if start not in pieces:  # A route has failed, or is late.
         pieces[start] = self._call(place, sender, start)[1]
     blocks = itertools.chain(pieces[0], *(pieces[start] for start in starts))
     parts = [np.frombuffer(block, np.uint8) for block in blocks]
@@ -329,7 +329,7 @@ class FlightPeers(Peers):
     return whole.view(dtype).reshape(shape)
 
   def _ways(self, name: str) -> list[Relays]:
-    """Returns the ways to an island over relays, except failed ones."""
+    """Returns the routes to an island over relays, except failed ones."""
     own, its = (['', *self._now.relays[n]] for n in (self._name, name))
     pairs = [
       (own[p % len(own)], its[p % len(its)])
@@ -347,14 +347,14 @@ class FlightPeers(Peers):
     starts: Iterator[int],
     pieces: dict[int, list[Any]],
   ) -> None:
-    """Fetches pieces over relays as long as some are left, or until it fails.
+    """Fetches pieces over relays until none is left, or until the route fails.
 
     Args:
       way: the relays.
       place: the place of the exchange.
-      sender: the index of the island whose message it is.
-      starts: the offsets in bytes of pieces that are not fetched yet.
-      pieces: the blocks of each piece that has come, by its offset.
+      sender: index of the island that sends the message.
+      starts: offsets in bytes of the pieces that are still to be fetched.
+      pieces: blocks of each piece that has arrived, by offset.
     """
     with contextlib.suppress(Regrouped, RunError, Stopped):
       for start in starts:
@@ -366,12 +366,12 @@ class FlightPeers(Peers):
           return
 
   def _leave_out(self, way: Relays) -> None:
-    """Does not use a way for a while, and then over a new connection."""
+    """Avoids a route for a while, and then uses it over a new connection."""
     self._connections.forget(way[0])
     self._broken[way] = time.monotonic() + MENDING
 
   def _report(self, place: Place, sender: int, why: str) -> None:
-    """Says that a message is wrong; then one of the two islands ends."""
+    """Reports a wrong message; then one of the two islands ends."""
     self._link.do(
       self._link.member.accuse, place, self.names[sender], why[:200]
     )
@@ -384,12 +384,12 @@ class FlightPeers(Peers):
   ) -> tuple[Any, list[Any]]:
     """Returns the metadata and the blocks of a piece of a message.
 
-    It waits for a message that is not there yet as long as the sender lives. If
-    one of the two cannot reach the other, over a new connection either, the
-    coordinator ends one.
+    Waits for a message that is not ready yet, as long as the sender lives. If
+    one of the two cannot reach the other, even over a new connection, the
+    coordinator ends one of them.
     """
     name, member = self.names[sender], self._link.member
-    # The coordinator ends an island that is silent everywhere before.
+    # Before that, the coordinator ends an island that is silent everywhere.
     unreached, is_new, accuses = None, False, False
     while True:
       self._link.check()
@@ -400,7 +400,7 @@ class FlightPeers(Peers):
           self._link.do(member.acquit, name)
         return found
       except flight.FlightTimedOutError:
-        self._link.check()  # It may have ended meanwhile.
+        self._link.check()  # The sender may have ended meanwhile.
         is_silent, unreached = time.monotonic() - began >= self._patience, None
         if is_silent and not is_new:  # Networks forget idle connections.
           self._connections.close(self._now.islands[name])
@@ -418,13 +418,13 @@ class FlightPeers(Peers):
 
   @property
   def _patience(self) -> float:
-    """The seconds after which a call has failed."""
+    """Seconds after which a call has failed."""
     return PATIENCE + 2 * self._timeout
 
   def _attempt(
     self, relays: Relays, place: Place, sender: int, start: int
   ) -> tuple[Any, list[Any]]:
-    """Returns what `_call` does, if one attempt is enough."""
+    """Returns the result of `_call`, from one attempt."""
     own = self._now.islands[self.names[sender]]
     key = place.key, self.index, start
     address, command = call_over([*relays, own], json.dumps(key))

@@ -1,6 +1,6 @@
-"""Servers and clients of Arrow Flight that know each other, over TLS.
+"""Servers and clients of Arrow Flight that trust only each other, over TLS.
 
-Flight is gRPC for arrays: it has streams, deadlines, and cancellation.
+Flight is gRPC for arrays, with streams, deadlines, and cancellation.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from selsync_jax.config import ConfigError
 
-# It would print a line of each stranger, and many would fill a disk.
+# It would print a line about each stranger, and many would fill a disk.
 os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
 
 try:
@@ -34,10 +34,10 @@ except ModuleNotFoundError as error:
   ) from error
 
 NAME = 'selsync'
-"""The host name in the certificate; the real one is not checked."""
+"""The host name in the certificate; the real host name is not checked."""
 
 CLOSING = 2.0
-"""Seconds that a server which stops waits for those whom it serves."""
+"""Seconds for which a server that stops waits for its callers."""
 
 ERRORS = (flight.FlightError, arrow.ArrowException, OSError)
 """Errors of a call."""
@@ -58,10 +58,10 @@ class Credentials(NamedTuple):
 
 
 def create_credentials(token: str = '') -> Credentials:
-  """Makes the credentials of a run; both certificate and token are new.
+  """Makes new credentials for a run, both certificate and token.
 
   Args:
-    token: another one, for tests.
+    token: a fixed token, for tests; empty makes a new one.
   """
   key = ec.generate_private_key(ec.SECP256R1())
   name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
@@ -88,10 +88,10 @@ def create_credentials(token: str = '') -> Credentials:
 
 
 def kept_credentials(path: pathlib.Path) -> Credentials:
-  """Returns the credentials in a file; makes it if it does not exist.
+  """Returns the credentials in a file; makes the file if it does not exist.
 
   Raises:
-    ConfigError: if the file cannot be read or made, or holds something else.
+    ConfigError: if the file cannot be read or made, or has other content.
   """
   try:
     with contextlib.suppress(FileNotFoundError):
@@ -128,11 +128,11 @@ def _open_private(path: str, flags: int) -> int:
 
 
 class Admission(flight.ServerMiddlewareFactory):
-  """Turns away every call that does not have the token.
+  """Rejects every call that does not have the token.
 
   Args:
-    token: the run's.
-    remark: takes a line about the first one.
+    token: the run's token.
+    remark: takes a line about the first rejected call.
   """
 
   def __init__(self, token: str, remark: Callable[[str], None]):
@@ -152,8 +152,8 @@ class Admission(flight.ServerMiddlewareFactory):
 class Server(flight.FlightServerBase):
   """Serves callers that have the token, over TLS.
 
-  A call may wait: it holds `changed` and looks at `is_closed`, as nothing else
-  would wake it when the server shuts down.
+  A call may wait: it holds `changed` and looks at `is_closed`, because nothing
+  else would wake it when the server shuts down.
 
   Args:
     address: the `host:port` to listen at; 0 is a free port, see `port`.
@@ -182,12 +182,12 @@ class Server(flight.FlightServerBase):
     with self.changed:
       self.is_closed = True
       self.changed.notify_all()
-    # It waits for calls, and a caller may be frozen.
+    # The base class waits for calls, and a caller may be frozen.
     ending = threading.Thread(target=super().shutdown, daemon=True)
     try:
       ending.start()
       ending.join(CLOSING)
-    except RuntimeError:  # Python ends, and starts no thread any more.
+    except RuntimeError:  # Python is exiting, and starts no more threads.
       super().shutdown()
 
   def __exit__(self, *exc: Any) -> None:
@@ -196,28 +196,28 @@ class Server(flight.FlightServerBase):
 
 
 def client(address: str, certificate: bytes) -> flight.FlightClient:
-  """Returns a client that trusts this certificate alone.
+  """Returns a client that trusts only this certificate.
 
-  It finds a server that has been started again within a second or two. A call
-  cannot be cancelled while it connects, so an attempt does not last long.
+  It finds a restarted server within a second or two. A call cannot be cancelled
+  while it connects, so an attempt is short.
   """
   return flight.FlightClient(
     f'grpc+tls://{address}',
     tls_root_certs=certificate,
     override_hostname=NAME,
     generic_options=[
-      ('grpc.min_reconnect_backoff_ms', 5000),  # The time of an attempt.
+      ('grpc.min_reconnect_backoff_ms', 5000),  # Limit of an attempt.
       ('grpc.max_reconnect_backoff_ms', 1000),
     ],
   )
 
 
 class Connections:
-  """Connections to servers of the run, each made when it is first used.
+  """Cache of connections to servers of the run, each made at its first use.
 
   Args:
     credentials: the run's credentials.
-    most: the number that is kept.
+    most: the number of connections that are kept.
   """
 
   def __init__(self, credentials: Credentials, most: float = math.inf):
@@ -225,11 +225,11 @@ class Connections:
     self._clients: dict[str, flight.FlightClient] = {}  # By address.
 
   def call(self, address: str, command: str, seconds: float) -> Any:
-    """Calls a server; returns what writes to it, and what reads its answer.
+    """Calls a server; returns a writer to it, and a reader of its answer.
 
     Args:
-      address: its `host:port`.
-      command: what it is asked.
+      address: `host:port` of the server.
+      command: the request.
       seconds: until the call fails.
     """
     found = self._clients.get(address)  # Another thread may remove it.
@@ -243,7 +243,7 @@ class Connections:
     return found.do_exchange(wanted, options)
 
   def forget(self, address: str) -> None:
-    """Lets the next call have a new connection; others may use this one."""
+    """Gives the next call a new connection; other calls may keep this one."""
     self._clients.pop(address, None)
 
   def close(self, address: str) -> None:
@@ -252,7 +252,7 @@ class Connections:
       found.close()
 
   def close_others(self, addresses: Iterable[str]) -> None:
-    """Closes all connections but those to some addresses."""
+    """Closes all connections except to some addresses."""
     for address in {*self._clients}.difference(addresses):
       self.close(address)
 

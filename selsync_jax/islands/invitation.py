@@ -1,4 +1,4 @@
-"""What it takes to reach a coordinator, and to know that it is the one."""
+"""How an island reaches a coordinator and verifies its identity."""
 
 import dataclasses
 import hashlib
@@ -9,11 +9,11 @@ from selsync_jax.config import RunError
 
 @dataclasses.dataclass(frozen=True)
 class Invitation:
-  """What an island must know to join a run.
+  """Everything that an island must know to join a run.
 
   Attributes:
     address: `host:port` of the coordinator.
-    token: the secret of the run.
+    token: secret of the run.
     fingerprint: the SHA-256 of the run's certificate, in hexadecimal.
   """
 
@@ -26,7 +26,7 @@ class Invitation:
 
   @classmethod
   def parse(cls, text: str) -> 'Invitation':
-    """Reads what `str` has written; a `RunError` if it is something else."""
+    """Parses the output of `str`; raises `RunError` for any other text."""
     parts = text.strip().split('/')
     host, _, port = parts[0].rpartition(':')
     is_port = port.isdecimal() and 0 < int(port) < 2**16

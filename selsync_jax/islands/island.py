@@ -1,4 +1,4 @@
-"""One worker of a run, in a training loop and a program of its own."""
+"""One worker of a run, in a custom training loop and a separate program."""
 
 from collections.abc import Callable, Sequence
 import functools
@@ -30,21 +30,21 @@ class Island:
   """One of several workers that share a network, but no JAX runtime.
 
   All islands step together: at every step they decide whether to synchronize,
-  like the workers of one program. A mean that is `delayed` travels while they
-  take further steps; every other message, a vote for example, is waited for.
-  Each has its parameters where it likes: on one device, or split over a mesh.
+  like the workers of one program. A mean that is `delayed` travels during later
+  steps; islands wait for every other message, such as a vote.
+  Each island may place its parameters freely, on one device or over a mesh.
   If its devices belong to several processes, all of these make the same calls.
 
-  As a context manager it lets the others know at once if its loop has failed.
+  As a context manager, it tells the others at once if its loop fails.
 
   Args:
-    peers: all islands; `join` makes them.
+    peers: all islands, as returned by `join`.
     params: the parameters before the first step, equal on all islands.
     strategy: a trigger and an averager.
 
   Raises:
     ValueError: if the strategy reduces gradients or changes the optimizer's
-      state, neither of which an island sees.
+      state, because an island sees neither.
     RunError: if an island starts with other parameters; from any method, if
       another island does not answer.
   """
@@ -76,8 +76,8 @@ class Island:
     self._trigger, self._watch, self._ended = trigger, Watch(), 0.0
     with jax.set_mesh(_NO_MESH):
       self._params = params = _plain(_placed_as(params, params))
-      # Compiled, so that all of it lies where the parameters do; for states
-      # that lie elsewhere, the second average would compile again.
+      # Compiled, so that all of it lies where the parameters do. With states
+      # elsewhere, the second average would compile again.
       self._states: Any = jax.jit(
         lambda params: (trigger.init(params), averager.init(params))
       )(params)
@@ -96,19 +96,19 @@ class Island:
     """Waits until all islands have joined, and returns this one.
 
     Args:
-      invitation: what `selsync meet` has printed.
-      name: this island's name, unique in the run. Workers are in the order of
+      invitation: line that `selsync meet` prints.
+      name: name of this island, unique in the run. Workers are in the order of
         the names as text: `10` is before `2`.
       params: see the class.
       strategy: see the class.
-      timeout: seconds until a message that has not come whole is an error.
-      limit: the most bytes per second that this island sends of messages, to
-        leave bandwidth for others; `None` sets none. All islands may fetch from
-        this one at once: 4 MiB for each of their processes must pass in twice
-        the timeout.
+      timeout: seconds until an incomplete message is an error.
+      limit: the most bytes per second that this island sends in messages, to
+        leave bandwidth for others; `None` sets no limit. All islands may fetch
+        from this one at once: 4 MiB for each of their processes must pass in
+        twice the timeout.
 
     Raises:
-      RunError: if the islands do not meet.
+      RunError: if not enough islands join.
     """
     # These import Arrow.
     from selsync_jax.islands import led
@@ -136,15 +136,15 @@ class Island:
     return self._peers.size
 
   def after_step(self, params: Any, grads: Any = None) -> Any:
-    """Returns the parameters for the next step, averaged if that is due.
+    """Returns the parameters for the next step, averaged if an average is due.
 
     Args:
       params: a tree of arrays, after the local update.
-      grads: a tree like it: the raw gradients, neither averaged nor clipped. A
-        trigger that measures none, such as `every` or `fda`, needs none.
+      grads: a tree like `params`: the raw gradients, neither averaged nor
+        clipped. Optional for triggers that measure none, like `every` or `fda`.
 
     Raises:
-      ValueError: if the trigger measures gradients, and there are none; or if
+      ValueError: if the trigger measures gradients, and none are given; or if
         parameters or gradients are another tree than before.
       RunError: if an average is not finite; or if this island has left.
     """
@@ -189,10 +189,10 @@ class Island:
     self._ended = now
 
   def leave(self, params: Any) -> Any:
-    """Returns the parameters with what is still on its way applied.
+    """Returns the parameters, after applying averages still in flight.
 
-    It waits until the others have fetched what this island has sent, and closes
-    the connections. All islands leave after the same step.
+    Waits until the others have fetched this island's messages, and closes the
+    connections. All islands leave after the same step.
     """
     with jax.set_mesh(_NO_MESH):
       landed = self._peers.complete(self._land, _plain(params), self._states[1])
@@ -204,9 +204,9 @@ class Island:
     return self
 
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-    """Leaves without what is on its way, unless it has left.
+    """Leaves without averages in flight, unless this island has left.
 
-    After an error, the others hear of it.
+    After an error, the others are told.
     """
     if not self._has_left:
       if self._behind and not kind:
@@ -238,7 +238,7 @@ def _check_params(params: Any) -> None:
 
 
 def _check_like(name: str, tree: Any, like: Any, *, types: bool = True) -> None:
-  """Raises `ValueError` unless a tree has the arrays of another one."""
+  """Raises `ValueError` unless two trees have arrays of the same form."""
   found, expected = by_name(tree), by_name(like)
   if len(found) != len(expected):
     odd = ', '.join(sorted({*found}.symmetric_difference(expected))[:5])
@@ -267,12 +267,12 @@ def _is_finite(tree: Any) -> jax.Array:
 
 
 def _check_finite(averaged: Any, before: Any, step: int) -> None:
-  """Raises `RunError` if an average is not finite, and says whose fault it is.
+  """Raises `RunError` if an average is not finite, and names the cause.
 
   Args:
     averaged: the parameters after the average.
-    before: this island's parameters before.
-    step: that of the average.
+    before: this island's parameters before the average.
+    step: step of the average.
   """
   if _is_finite(averaged):
     return
@@ -300,8 +300,8 @@ def _check_equal(peers: Peers, params: Any) -> None:
 def _plain(tree: Any) -> Any:
   """Returns a tree whose types do not say how its arrays are split.
 
-  All islands must trace the same program, whatever meshes they have: so the
-  caller's mesh is not set while they trace, either.
+  All islands must trace the same program, whatever meshes they have. Therefore,
+  the caller's mesh is not set either while they trace.
   """
 
   def plain(sharding):
@@ -319,9 +319,9 @@ def _plain(tree: Any) -> Any:
 
 
 def _placed_as(like: Any, tree: Any) -> Any:
-  """Copies a tree to where the arrays of another one lie.
+  """Copies a tree to the placement of another tree's arrays.
 
-  The caller may donate the copy; an island keeps what it has itself.
+  The caller may donate the copy; an island keeps its own arrays.
   """
   leaves, structure = jax.tree.flatten(tree)
   places = _places(jax.tree.leaves(like))
@@ -333,15 +333,15 @@ def _placed_as(like: Any, tree: Any) -> Any:
 
 
 def _places(leaves: Sequence[Any]) -> list[Any]:
-  """Returns the sharding of each array; `None` if it is not on a device."""
+  """Returns the sharding of each array; `None` for arrays on no device."""
   return [getattr(leaf, 'sharding', None) for leaf in leaves]
 
 
 @functools.cache
 def _copy(places: tuple[Any, ...]) -> Callable[[list[Any]], list[Any]]:
-  """Returns what copies arrays that lie there.
+  """Returns a function that copies arrays with these shardings.
 
-  One program takes a tenth of the time of a `device_put` for so many arrays.
+  One program takes a tenth of the time of a `device_put` for that many arrays.
   """
   return jax.jit(
     lambda leaves: [*map(jnp.copy, leaves)], out_shardings=[*places]

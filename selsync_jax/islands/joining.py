@@ -1,9 +1,9 @@
 """How an island joins the others.
 
-Whoever has the coordinator's invitation, one string, can join. An island says
-its name, where it can be reached, and what it is about to run. When all are
-there, each learns its index, where the others are, and the credentials of the
-run.
+Anyone with the coordinator's invitation, one string, can join. An island
+sends its name, its address, and a description of its program. When all have
+joined, each receives its index, the addresses of the others, and the
+credentials of the run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,26 +40,26 @@ def join(
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
 
-  If they train already, it `prepares`; see `Peers`.
+  If the others are training already, this island `prepares`; see `Peers`.
 
   Args:
     invitation: the coordinator's invitation.
-    name: this island's name, unique in the run.
-    run: what this island is about to run, equal on all; if it is a mapping, a
-      refusal names the entries that differ.
+    name: name of this island, unique in the run.
+    run: description of this island's program, equal on all; if it is a
+      mapping, a refusal names the entries that differ.
     timeout: seconds until the coordinator must answer, and for which this
       island may be silent.
-    limit: the most bytes per second that this island sends of messages; `None`
-      sets none.
+    limit: the most bytes per second that this island sends in messages; `None`
+      sets no limit.
     welcomes: whether this island admits islands while it runs.
     slot: slot that it had before, if it knows one.
-    relays: the address of each `relay` of its other processes.
-    say: takes a line when this island waits for others for long.
+    relays: address of each `relay` of its other processes.
+    say: takes a line when this island waits long for others.
 
   Raises:
     ConfigError: if an argument is out of its range.
     RunError: if the coordinator cannot be reached or refuses the island.
-    FinishedError: if there is nothing left to do; also when it enters later.
+    FinishedError: if the run has finished; `enter` raises it later, too.
   """
   check(timeout, limit)
   meter = Meter()
@@ -102,11 +102,11 @@ def _digest(value: Any) -> str:
 
 
 def relay(invitation: Invitation, timeout: float = 60.0) -> Relay:
-  """Returns a relay in a process of an island that is not the first.
+  """Returns a relay, in any process of an island except the first.
 
   Args:
-    invitation: the coordinator's invitation; it serves already.
-    timeout: the island's timeout, see `join`.
+    invitation: invitation of a coordinator that serves already.
+    timeout: timeout of the island, see `join`.
 
   Raises:
     RunError: if the coordinator cannot be reached.
@@ -118,6 +118,6 @@ def relay(invitation: Invitation, timeout: float = 60.0) -> Relay:
 def _credentials(
   invitation: Invitation, timeout: float
 ) -> tuple[Credentials, str]:
-  """Returns the run's credentials, and this host's own address there."""
+  """Returns the run's credentials, and the address of this host there."""
   key, host, certificate = ask(invitation, 'key', timeout)
   return Credentials(invitation.token, certificate, key), host

@@ -1,4 +1,4 @@
-"""Events at a coordinator: islands that join, leave, and are present."""
+"""Log of events at a coordinator: islands that join, leave, or end."""
 
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 
 class Event(NamedTuple):
-  """An event of an island.
+  """An event in the life of an island.
 
   Attributes:
     time: seconds since 1970.
     kind: `joined`, `returned`, `admitted`, `left`, `finished`, or `ended`.
-    island: its name.
-    words: what is said of it, after its name.
-    generation: index of the generation that continues; 0 before all have met.
-    present: the names of the islands in it; none if all end.
+    island: name of the island.
+    words: description of the event, to print after the name.
+    generation: index of the generation that continues; 0 before the first.
+    present: names of the islands in that generation; empty if all end.
   """
 
   time: float
@@ -31,14 +31,14 @@ class Event(NamedTuple):
 
 
 class Totals(NamedTuple):
-  """Totals of events, however many there are.
+  """Summary of all events so far, of fixed size.
 
   Attributes:
-    last: the last one; of no kind before the first.
-    last_of: the last one of each island, by its name.
+    last: the last event; its kind is empty before the first event.
+    last_of: the last event of each island, by its name.
     counts: number of events by kind.
-    seconds: the time in which any islands took part.
-    taken: the seconds in which each of them did, added.
+    seconds: total time in which any islands took part.
+    taken: sum over islands of the seconds in which each took part.
     most: the most islands that took part at a time.
   """
 
@@ -50,7 +50,7 @@ class Totals(NamedTuple):
   most: int = 0
 
   def after(self, event: Event) -> 'Totals':
-    """Returns what they amount to with the next one."""
+    """Returns the totals after one more event."""
     count = self.counts.get(event.kind, 0) + 1
     lasted, there = event.time - self.last.time, len(self.last.present)
     return Totals(
@@ -65,7 +65,7 @@ class Totals(NamedTuple):
   def participation(self, until: float) -> float | None:
     """Returns the share of the islands that took part, on average over time.
 
-    Times in which none did do not count; `None` if there are no others.
+    Times without any islands do not count; `None` if there are no other times.
 
     Args:
       until: the end, in seconds since 1970.
@@ -75,14 +75,14 @@ class Totals(NamedTuple):
 
 
 class Journal:
-  """Tells of the events at a coordinator, in their order.
+  """Reports the events at a coordinator, in their order.
 
   Args:
-    say: a function that takes a line about each.
-    log: a file to which a line of JSON about each is added, if any.
+    say: a function that takes a line about each event.
+    log: file that receives a line of JSON per event; `None` writes no file.
 
   Attributes:
-    totals: what they amount to so far.
+    totals: the totals of the events so far.
   """
 
   def __init__(
@@ -91,7 +91,7 @@ class Journal:
     self.totals = Totals()
     self._say, self._log = say, log
     self._adding = threading.Lock()
-    # A terminal that is paused, or a file system, must not hold anybody up.
+    # A paused terminal or file system must not block the coordinator.
     self._waiting: queue.SimpleQueue[Event | str | None] = queue.SimpleQueue()
     self._writer = threading.Thread(target=self._write, daemon=True)
     self._writer.start()
@@ -104,18 +104,18 @@ class Journal:
     generation: int = 0,
     present: Sequence[str] = (),
   ) -> None:
-    """Adds what happens now; see `Event`."""
+    """Adds an event that happens now; see `Event`."""
     with self._adding:
       event = Event(time.time(), kind, island, words, generation, present)
       self.totals = self.totals.after(event)
       self._waiting.put(event)
 
   def remark(self, line: str) -> None:
-    """Says a line about no island; the log does not have it."""
+    """Prints a line that concerns no island and does not belong in the log."""
     self._waiting.put(line)
 
   def close(self) -> None:
-    """Waits a moment until every event has been written."""
+    """Waits briefly until every event has been written."""
     self._waiting.put(None)
     self._writer.join(1.0)
 
@@ -123,7 +123,7 @@ class Journal:
     while event := self._waiting.get():
       is_remark = isinstance(event, str)
       line = event if is_remark else f'{event.island} {event.words}'
-      # A full disk must not end the run, nor a terminal that is gone.
+      # Neither a full disk nor a closed terminal may end the run.
       with contextlib.suppress(OSError, ValueError):
         self._say(line)
       if self._log and not is_remark:
@@ -132,7 +132,7 @@ class Journal:
 
 
 def read(path: pathlib.Path) -> list[Event]:
-  """Reads a log; lines that a crash has cut off are left out."""
+  """Reads a log; skips lines that a crash has cut off."""
   events = []
   for line in path.read_bytes().split(b'\n'):
     with contextlib.suppress(ValueError, TypeError):

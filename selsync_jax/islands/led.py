@@ -1,10 +1,10 @@
-"""An island of several processes: the first of them speaks for all.
+"""Islands of several processes, of which the first speaks for all.
 
-The processes of an island share one JAX runtime and run one program. What they
-exchange with other islands comes to the first, which gives the others the
-result, or the error, over the fast links between them. So all take the same way
-through the program, whatever happens to other islands. The others are further
-ways to it: see `relay`.
+The processes of an island share one JAX runtime and run one program. The first
+process exchanges messages with other islands, and gives the others the result,
+or the error, over the fast links between them. So all processes take the same
+path through the program, whatever happens to other islands. The other processes
+provide further routes to the first: see `relay`.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,27 +31,27 @@ _LONGEST = 64
 
 
 class Led(Peers):
-  """The islands that are there, seen from a process of an island of several.
+  """The run's islands, seen from a process of an island of several.
 
   All processes of the island make the same calls.
 
   Args:
     invitation: the coordinator's invitation.
     timeout: see `joining.join`.
-    join: what the first process calls to join the other islands, with the
-      addresses of the others' `relays`.
+    join: function that the first process calls to join the other islands, with
+      the addresses of the others' `relays`.
 
   Raises:
-    RunError: in all processes, if `join` does.
+    RunError: in all processes, if `join` raises it.
   """
 
-  view = View((), 0, ())  # That of the first process.
+  view = View((), 0, ())  # The view of the first process.
 
   def __init__(
     self, invitation: Invitation, timeout: float, join: Callable[..., Peers]
   ):
     self._outer: Any = None  # Only in the first process.
-    self._relay: Relay | None = None  # In each other, if it has one.
+    self._relay: Relay | None = None  # In each other, if it can relay.
     self.agreement = _LedAgreement(self)
     self._led(lambda: _await(invitation, timeout))
     try:
@@ -73,11 +73,11 @@ class Led(Peers):
       self._relay.shutdown()
 
   def channel(self, name: str) -> Peers | None:
-    """Returns another channel, in the first process."""
+    """Returns another channel, in the first process only."""
     return self._outer.channel(name) if self._outer else None
 
   def led(self, do: Callable[[Peers], Any]) -> Any:
-    """Returns what `do` returns in the first process, as host arrays."""
+    """Returns the first process's result of `do`, as host arrays."""
     return self._led(lambda: jax.tree.map(np.asarray, do(self._outer)))
 
   def tell(self, do: Callable[[Peers], None]) -> None:
@@ -88,36 +88,36 @@ class Led(Peers):
   def exchange(
     self, messages: Sequence[np.ndarray], about: Any = None
   ) -> list[np.ndarray]:
-    """Exchanges the messages that the first process has."""
+    """Exchanges the first process's messages."""
     return self._led(lambda: self._outer.exchange(messages, about))
 
   def share(self, message: np.ndarray) -> list[np.ndarray]:
-    """Shares the small message that the first process has."""
+    """Shares the first process's small message."""
     return self._led(lambda: self._outer.share(message))
 
   def fold(self, operation: str, message: np.ndarray) -> np.ndarray:
-    """Folds the small message that the first process has."""
+    """Folds the first process's small message."""
     return self._led(lambda: self._outer.fold(operation, message))
 
   def land(self, arrive: Callable[[], bool]) -> bool:
-    """Returns whether a late average has arrived on all islands."""
+    """Returns whether a delayed average has arrived on all islands."""
     return self._led(lambda: self._outer.land(arrive))
 
   def conclude(self) -> None:
-    """Returns when all islands have completed what they exchange."""
+    """Returns when all islands have completed their exchanges."""
     if self.view.exchanged:
       self._led(lambda: self._outer.conclude())
 
   def regroup(self) -> None:
-    """Goes on with the islands that are there now."""
+    """Continues with the islands that are members now."""
     self._enter(lambda: self._outer.regroup())
 
   def enter(self) -> None:
-    """Goes among the others, if this island prepares, when they are ready."""
+    """Joins the training islands when all are ready, if this one prepares."""
     self._enter(lambda: self._outer.enter())
 
   def admit(self) -> None:
-    """Continues with joining and without leaving islands."""
+    """Continues with joining islands, and without leaving ones."""
     self._enter(lambda: self._outer.admit())
 
   def _enter(self, enter: Callable[[], None]) -> None:
@@ -134,7 +134,7 @@ class Led(Peers):
     self.tell(lambda peers: peers.averaged())
 
   def close(self, finished: bool = True) -> None:
-    """Leaves, when all have fetched what this island has sent them."""
+    """Leaves, when all islands have fetched this island's messages."""
     self.tell(lambda peers: peers.close(finished))
     self._stop_relay()
 
@@ -144,13 +144,13 @@ class Led(Peers):
     self._stop_relay()
 
   def _led(self, do: Callable[[], Any]) -> Any:
-    """Returns, or raises, in all processes what `do` does in the first."""
+    """Returns, or raises, in all processes the first one's outcome of `do`."""
     content = b''
     if processes.is_first():
       result, error = None, None
       try:
         result = do()
-      except LostError as raised:  # All would have to start again together.
+      except LostError as raised:  # All would have to restart.
         error = RunError(str(raised))
       except (Regrouped, RunError, Stopped) as raised:
         error = raised
@@ -163,7 +163,7 @@ class Led(Peers):
 
 
 class _LedAgreement(Agreement):
-  """The part of an island whose processes may each be asked to stop."""
+  """Agreement for an island whose processes may each be asked to stop."""
 
   def __init__(self, peers: Led):
     super().__init__()
@@ -187,7 +187,7 @@ class _LedAgreement(Agreement):
 def join(
   invitation: Invitation, name: str, run: Any, timeout: float, **more: Any
 ) -> Peers:
-  """Joins a run as `joining.join` does, in each process of an island."""
+  """Joins a run like `joining.join`, in each process of an island."""
   join = functools.partial(joining.join, invitation, name, run, timeout, **more)
   return Led(invitation, timeout, join) if jax.process_count() > 1 else join()
 
@@ -201,7 +201,7 @@ def _relay(invitation: Invitation, timeout: float) -> Relay | None:
   """Returns a relay, if this process reaches the coordinator, too."""
   try:
     return joining.relay(invitation, timeout)
-  except Exception as error:  # The others do not wait for this one alone.
+  except Exception as error:  # The others do not wait for this process alone.
     where = f'process {jax.process_index()}'
     print(f'{where}: {error}; messages pass over others', file=sys.stderr)
     return None

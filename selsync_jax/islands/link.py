@@ -22,10 +22,10 @@ from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.member import Flow, Member
 
 PAUSE = 0.2
-"""Seconds from one attempt to find the coordinator to the next."""
+"""Seconds from one attempt to reach the coordinator to the next."""
 
 FAREWELL = 2.0
-"""Seconds that an island which ends waits for the coordinator."""
+"""Seconds for which an island that ends waits for the coordinator."""
 
 Result = TypeVar('Result')
 
@@ -36,8 +36,8 @@ class Link:
   Args:
     invitation: the coordinator's invitation.
     join: how this island introduces itself.
-    meter: what it counts, of which its signs of life tell.
-    say: takes a line when this island waits for others for long.
+    meter: counts of this island's work, sent with its signs of life.
+    say: takes a line when this island waits long for others.
 
   Attributes:
     member: this island; guarded by `changed`.
@@ -65,7 +65,7 @@ class Link:
     self._loop.start()
 
   def run(self, flow: Flow[Result]) -> Result:
-    """Returns what a flow returns, as soon as it does."""
+    """Returns the result of a flow, as soon as the flow returns."""
     with self.changed:
       while True:
         self.member.done = self._done()
@@ -78,7 +78,7 @@ class Link:
         self.changed.wait()
 
   def do(self, do: Callable[..., Result], *args: Any) -> Result:
-    """Calls a method of the member, and sends what it says."""
+    """Calls a method of the member, and sends the member's messages."""
     with self.changed:
       self.member.done = self._done()
       try:
@@ -87,7 +87,7 @@ class Link:
         self._flush()
 
   def check(self) -> None:
-    """Raises what a flow would raise now."""
+    """Raises the error that a flow would raise now, if any."""
     with self.changed:
       self.member.check()
 
@@ -96,7 +96,7 @@ class Link:
     """In this context, cancels a call as soon as `check` would raise."""
     with self.changed:
       self._cancels.append(cancel)
-      self._notify()  # It may be too late already.
+      self._notify()  # Perhaps `check` raises already.
     try:
       yield
     finally:
@@ -114,7 +114,7 @@ class Link:
     self._loop.stop(FAREWELL)
 
   def _close_frames(self) -> None:
-    """Closes the connection; if it is just being made, as soon as it is."""
+    """Closes the connection; if it is still being made, once it is open."""
     if self._frames:
       self._frames.transport.close()
 
@@ -123,7 +123,7 @@ class Link:
     return messages.Alive(now.generation if now else 0, **self._meter.read())
 
   def _flush(self) -> None:
-    """Sends what the member says; the caller holds `changed`."""
+    """Sends the member's messages; the caller holds `changed`."""
     content = b''.join(map(frame, self.member.outgoing))
     self.member.outgoing.clear()
     if content:
@@ -140,7 +140,7 @@ class Link:
       for cancel in self._cancels:
         cancel()
 
-  # In the loop's thread, and in a thread that connects.
+  # The rest runs in the loop's thread, and in a thread that connects.
 
   def _tick(self, now: float) -> None:
     with self.changed:
@@ -153,7 +153,7 @@ class Link:
         self._close_frames()
 
   def _dial(self) -> None:
-    """Connects in a thread, as finding an address may take long."""
+    """Connects in a thread, because resolving an address may take long."""
     threading.Thread(target=self._connect, daemon=True).start()
 
   def _connect(self) -> None:
@@ -208,9 +208,9 @@ class Link:
         message = messages.from_coordinator(content)
         self.member.hear(message, self._loop.now)
         if (line := self.member.waits) and not before:
-          # A terminal that is paused must not hold up this thread.
+          # A paused terminal must not block this thread.
           threading.Thread(target=self._say, args=(line,), daemon=True).start()
-      except ValueError:  # Another version runs there.
+      except ValueError:  # Another version serves there.
         line = f'the coordinator {self._invitation.address} runs another '
         self.member.end(RunError(f'{line}version of selsync_jax'))
         frames.transport.abort()
@@ -230,7 +230,7 @@ class Link:
 
 
 class LinkAgreement(Agreement):
-  """An island's part in the step after which all islands stop."""
+  """An island's part in agreeing on the last step of all islands."""
 
   def __init__(self, link: Link):
     super().__init__()

@@ -1,4 +1,4 @@
-"""An island as a mapper: one worker, whose collectives are messages."""
+"""An island as a mapper: a single worker, whose collectives are messages."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -17,13 +17,13 @@ from selsync_jax.islands.program import cut, Form
 
 @dataclasses.dataclass(frozen=True)
 class IslandMapper(Mapper):
-  """One worker on the first devices; the others are other programs.
+  """One worker on the first devices; other programs hold the other workers.
 
   Attributes:
     workers: N, the number of islands.
-    peers: all of them.
-    devices: those of this worker, and how they share its work.
-    processes: how many this worker has; in a replay, how many it had.
+    peers: all islands.
+    devices: devices of this worker, and how they share its work.
+    processes: number of this worker's processes; in a replay, of the original.
   """
 
   peers: Peers
@@ -35,17 +35,17 @@ class IslandMapper(Mapper):
   def __post_init__(self):
     if self.workers != (islands := len(self.peers.slots)):
       raise ConfigError(
-        f'config.workers={self.workers}: this run is of {islands} islands, '
+        f'config.workers={self.workers}: this run has {islands} islands, '
         'each of which is a worker'
       )
 
   @property
   def local(self) -> range:
-    """The index of this island, whoever else is there."""
+    """The index of this island, whichever others are members."""
     return range(self.peers.slot, self.peers.slot + 1)
 
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
-    """Cuts `fn` at its collectives; nothing is donated to its pieces."""
+    """Cuts `fn` at its collectives; no piece donates its arguments."""
     del donate
     run = cut(fn, self.form)
 
@@ -64,27 +64,27 @@ class IslandMapper(Mapper):
 
   @property
   def form(self) -> Form:
-    """How values lie where programs are cut."""
+    """Layout of values where programs are cut."""
     return Form(self.devices, self.processes)
 
   def sharding(self, shape: tuple[int, ...]) -> Sharding:
-    """Returns how an array [1, ...] lies from step to step."""
+    """Returns the sharding of an array [1, ...] from step to step."""
     return self.devices.sharding(shape)
 
   def stack(self, tree: Any) -> Any:
-    """Gives arrays of one worker a leading axis."""
+    """Adds a leading axis to the arrays of one worker."""
     return self.devices.stack(tree)
 
   def compute(
     self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """Returns the state that `fn(*args)` makes, see `Slices.compute`."""
+    """Returns the state that `fn(*args)` computes, see `Slices.compute`."""
     return self.devices.compute(fn, *args, compiler_options=compiler_options)
 
   def check(self) -> None:
     """Raises `ConfigError` if there are too few devices.
 
-    Several processes must use all that they have.
+    An island of several processes must use all of their devices.
     """
     needed, found = self.devices_per_worker, jax.device_count()
     if found < needed or (jax.process_count() > 1 and found > needed):
@@ -95,7 +95,7 @@ class IslandMapper(Mapper):
 
   def check_saved(self, workers: int) -> None:
     """Raises `ConfigError` if the run had another number of islands."""
-    if workers != self.workers:  # Each has its own state alone.
+    if workers != self.workers:  # Each island has only its own state.
       raise ConfigError(
         f'config.workers={self.workers}: this run has {workers} islands; to '
         'continue with others, start from the weights of their mean'

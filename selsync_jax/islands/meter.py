@@ -1,14 +1,14 @@
-"""What an island has done so far, as its signs of life tell it."""
+"""Counts of an island's work, reported by its signs of life."""
 
 import collections
 import threading
 
 
 class Meter:
-  """Counts what an island has done since it has joined.
+  """Counts the work of an island since it has joined.
 
   Attributes:
-    step: the last step that it has taken.
+    step: the last step that the island has taken.
   """
 
   def __init__(self):
@@ -18,12 +18,12 @@ class Meter:
     )
 
   def add(self, **more: int) -> None:
-    """Counts what has happened.
+    """Adds to the counts.
 
     Args:
       **more: `averages` that were applied, `aborts` of exchanges, which the
-        islands repeat as one has ended, and `sent_bytes` and `received_bytes`
-        of messages.
+        islands repeat after one has ended, and `sent_bytes` and
+        `received_bytes` of messages.
     """
     with self._changing:
       self._counts.update(more)

@@ -17,7 +17,7 @@ _Gauge, _Counter = core.GaugeMetricFamily, core.CounterMetricFamily
 
 OF_ALL = (
   (_Gauge, 'present', 'islands', 'Islands that train.'),
-  (_Gauge, 'expected', 'islands_expected', 'Islands that the run is of.'),
+  (_Gauge, 'expected', 'islands_expected', 'Islands that the run expects.'),
   (_Gauge, 'generation', 'generation', 'Times that islands came or went.'),
   (_Gauge, 'participation', 'participation_ratio', 'Share that trains.'),
   (_Counter, 'admitted', 'islands_admitted', 'Islands that came again.'),
@@ -41,7 +41,7 @@ OF_EACH = (
 
 
 class StatusCollector(registry.Collector):
-  """What Prometheus reads when it asks.
+  """Collector that Prometheus reads at every scrape.
 
   Args:
     read: returns the status; see `status.status`.
@@ -51,7 +51,7 @@ class StatusCollector(registry.Collector):
     self._read = read
 
   def collect(self) -> Iterable[core.Metric]:
-    """Yields each metric with its values, those of islands by their names."""
+    """Yields each metric with its values, labeled by island if it has them."""
     found = self._read()
     for kind, field, name, about in OF_ALL:
       yield kind(f'selsync_{name}', about, value=found[field])
@@ -68,7 +68,7 @@ def serve(read: Callable[[], Mapping[str, Any]], port: int) -> str:
 
   Args:
     read: see `StatusCollector`.
-    port: 0 is a free one.
+    port: the port; 0 is a free one.
 
   Returns:
     The address.

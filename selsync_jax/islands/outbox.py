@@ -1,4 +1,4 @@
-"""The messages that an island has for others, as it serves them."""
+"""Server of the messages that an island has for others."""
 
 from collections.abc import Sequence
 import json
@@ -18,10 +18,10 @@ BLOCK = 1 << 20
 """The most bytes of one record batch."""
 
 PATIENCE = 2.0
-"""Seconds that a call waits for a message that is not there yet."""
+"""Seconds for which a call waits for a message that is not ready yet."""
 
 Key = tuple[int, str, int]
-"""An exchange: of a generation, on a channel, its number."""
+"""An exchange: its generation, its channel, and its index there."""
 
 
 class Outbox(Server):
@@ -30,8 +30,8 @@ class Outbox(Server):
   Args:
     address: see `Server`.
     credentials: see `Server`.
-    meter: counts what is sent.
-    limit: the most bytes per second that it sends; `None` sets none.
+    meter: counts sent bytes.
+    limit: the most bytes per second that are sent; `None` sets no limit.
   """
 
   def __init__(
@@ -54,21 +54,21 @@ class Outbox(Server):
       self.changed.notify_all()
 
   def drop(self, key: Key) -> None:
-    """Forgets the messages of an exchange, which all islands have."""
+    """Discards the messages of an exchange, which all islands have received."""
     with self.changed:
       self._messages.pop(key, None)
 
   def clear(self) -> None:
-    """Forgets all messages."""
+    """Discards all messages."""
     with self.changed:
       self._messages.clear()
 
   def do_exchange(
     self, context: Any, descriptor: Any, reader: Any, writer: Any
   ) -> None:
-    """Answers a call for a piece of a message, which may not be there yet.
+    """Answers a call for a piece of a message, which may not be ready yet.
 
-    Unlike `do_get`, its caller can cancel it before there is any answer.
+    Unlike a call of `do_get`, the caller can cancel this before any answer.
     """
     del context, reader
     key, to, start = json.loads(descriptor.command)
@@ -91,7 +91,7 @@ class Outbox(Server):
       self._meter.add(sent_bytes=block.size)
 
   def _wait_for_turn(self, size: int) -> None:
-    """Returns when all that is sent has kept to the limit, with these bytes."""
+    """Waits until sending this many more bytes keeps within the limit."""
     if self._limit:
       with self._pacing:
         self._until = max(self._until, time.monotonic()) + size / self._limit
@@ -100,7 +100,7 @@ class Outbox(Server):
 
 
 def _batch(block: np.ndarray, schema: arrow.Schema) -> arrow.RecordBatch:
-  """Returns a batch of these bytes, which are not copied."""
+  """Returns a batch of these bytes, without a copy."""
   offsets = arrow.py_buffer(np.array([0, block.size], np.int64))
   buffers = [None, offsets, arrow.py_buffer(block)]
   column = arrow.Array.from_buffers(arrow.large_binary(), 1, buffers)

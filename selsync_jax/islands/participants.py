@@ -1,4 +1,4 @@
-"""The islands of a run as the training loop sees them: they come and go."""
+"""The islands of a run as the training loop sees them: they join and leave."""
 
 from collections.abc import Callable, Iterator, Mapping
 import pathlib
@@ -30,12 +30,12 @@ class IslandParticipants(Participants):
   """All islands, seen from one of them.
 
   Args:
-    mapper: this island's mapper.
-    rounds: the log of its rounds.
+    mapper: mapper of this island.
+    rounds: log of this island's rounds.
 
   Attributes:
-    course: the parts of the data that islands read, and which islands rest.
-    watch: how long this island's steps take.
+    course: parts of the data that islands read, and which islands rest.
+    watch: measures how long this island's steps take.
   """
 
   may_rest = measures_travel = True
@@ -53,22 +53,23 @@ class IslandParticipants(Participants):
 
   @property
   def admits(self) -> bool:
-    """Whether islands wait for `welcome`, to join or to leave, and may."""
+    """Whether islands may now join or leave, and wait for `welcome`."""
     return self.peers.admits and self.course.leases.may_enter
 
   @property
   def _there(self) -> list[int]:
-    """The slots of the islands that are there."""
+    """The slots of the islands that are members."""
     return [self.peers.slots.index(name) for name in self.peers.names]
 
   def choose(self, found: Iterator[pathlib.Path]) -> Choice:
     """Chooses the newest checkpoint that all islands of its step have.
 
-    Other islands get a copy. An island that prepares enters before. The initial
-    checkpoint exists only while the first save is tested, so it does not count.
+    Other islands get a copy. An island that prepares is admitted first. The
+    initial checkpoint exists only while the first save is tested, so it does
+    not count.
 
     Raises:
-      RunError: if some have checkpoints, but there is no such one.
+      RunError: if some islands have checkpoints, but no such one exists.
     """
     paths = {step: path for path in found if (step := int(path.name))}
     takers = {step: resuming.takers(path) for step, path in paths.items()}
@@ -80,7 +81,7 @@ class IslandParticipants(Participants):
     return self._begin(takers, pack)
 
   def _digests(self, digest: bytes) -> dict[str, bytes]:
-    """Returns the digest that each island has of its program, by its name."""
+    """Returns each island's digest of its program, by the island's name."""
     self.rounds.program = digest.hex()
     each = self.peers.complete(Peers.gather, np.frombuffer(digest, np.uint8))
     return {
@@ -89,9 +90,9 @@ class IslandParticipants(Participants):
     }
 
   def compare(self, setup: Setup) -> None:
-    """Raises `RunError` if this island's program is not as most of the others.
+    """Raises `RunError` if this island's program differs from the majority's.
 
-    Islands that join later compare theirs with the same one.
+    Islands that join later compare their program with the same one.
     """
     self._setup = setup
     if self.mapper.workers > 1:
@@ -104,10 +105,10 @@ class IslandParticipants(Participants):
     stop: int,
     record: Mapping[str, Any] | None = None,
   ) -> Iterator[Batch]:
-    """Yields this island's batches: of its own part, or of an absent island's.
+    """Yields batches from this island's part, or from an absent island's part.
 
-    Every island that is there when a batch is requested takes the next step, or
-    ends.
+    Every island that is a member when a batch is requested takes the next step,
+    or ends.
     """
     self.course.begin(start, record or {})
     reader, batch = Reader(data, stop), None
@@ -143,7 +144,7 @@ class IslandParticipants(Participants):
   def _complete(
     self, state: Any, synced: bool, behind: Behind | None, began: float
   ) -> Any:
-    """Notes a step that has taken the time since it `began`."""
+    """Notes a step that has lasted since it `began`."""
     arrived = behind.arrived if behind else None
     averaged = self.course.complete(
       self._there, synced=synced, late=bool(behind), arrived=arrived
@@ -164,7 +165,7 @@ class IslandParticipants(Participants):
     return state
 
   def _planned(self) -> list[int]:
-    """Returns the shares of the steps that each slot takes from now on."""
+    """Returns the shares of steps that each slot takes from now on."""
     own = np.array([self.watch.median])
     each = self.peers.complete(lambda peers: peers.share(own))
     seconds = [each_own.item() for each_own in each]
@@ -172,7 +173,7 @@ class IslandParticipants(Participants):
     return [*self.course.pace.shares]
 
   def divide(self, compute: Callable[[range, int], Any]) -> Any:
-    """Divides an evaluation, again if an island has ended with its share."""
+    """Divides an evaluation, again if an island has ended during its share."""
     while True:
       index, size = self.peers.index, self.peers.size
       found = compute(range(index, index + 1), size)
@@ -182,7 +183,7 @@ class IslandParticipants(Participants):
   def record(self, copied: bool = False) -> dict[str, Any]:
     """Returns the leases, the pace, and how many islands have the checkpoint.
 
-    If one island has the state of all, the record also has its slot.
+    If one island has the state of all islands, the record also has its slot.
     """
     present = 1 if copied else self.peers.size
     original = {'original': self.peers.slot} if present == 1 else {}
@@ -194,21 +195,21 @@ class IslandParticipants(Participants):
     return super().stops_after(step)
 
   def stops_after_last(self, step: int) -> bool:
-    """Ignores signals, because this island's end would be one for all."""
+    """Ignores signals, because this island's end would end all islands."""
     return False
 
   def welcome(self, step: int, save: Callable[[], pathlib.Path]) -> None:
     """Admits islands that join, and releases islands that leave.
 
-    Only one island saves the checkpoint for islands that join. They call
-    `choose` and `compare`, as at every start of a run.
+    Only one island saves the checkpoint for joining islands. They call
+    `choose` and `compare`, like islands at every start of a run.
 
     Raises:
       Stopped: if this island was asked to leave.
     """
 
     def pack(_):
-      folder = save()  # In all processes.
+      folder = save()  # All processes of the island save.
       return checkpoints.packed(folder) if processes.is_first() else b''
 
     self.peers.admit()

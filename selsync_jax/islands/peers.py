@@ -1,8 +1,8 @@
 """The other islands of a run, and the collectives among all of them.
 
 A transport sends a message to each island and receives one from each. All
-collectives are built from that in NumPy. All islands get the same bits, because
-each sum is formed once, or everywhere in the same order.
+collectives are built on that in NumPy. All islands get the same bits, because
+each sum is formed only once, or everywhere in the same order.
 """
 
 import abc
@@ -19,15 +19,15 @@ from selsync_jax.islands.protocol.member import Regrouped
 from selsync_jax.islands.protocol.messages import FOLDS
 
 SMALL = 1 << 12
-"""The largest array, in bytes, of which every island gets all N, to add them.
+"""The largest array, in bytes, that every island sends whole to all others.
 
 Larger arrays take a reduce-scatter and an all-gather: two exchanges, in which
-an island receives 2 (N - 1) messages of an N-th each.
+an island receives 2 (N - 1) messages of size 1/N each.
 """
 
 
 class View(NamedTuple):
-  """The islands that are there, seen from one of them; see `Peers`."""
+  """The member islands, seen from one of them; see `Peers`."""
 
   names: Sequence[str]
   index: int
@@ -35,7 +35,7 @@ class View(NamedTuple):
   prepares: bool = False
   was_admitted: bool = False
   admits: bool = False
-  exchanged: bool = False  # Some may not have completed an exchange yet.
+  exchanged: bool = False  # Some may still be completing an exchange.
 
 
 class About(NamedTuple):
@@ -57,10 +57,10 @@ class About(NamedTuple):
 
 
 class Peers(abc.ABC):
-  """The islands that are there, seen from one of them.
+  """The member islands, seen from one of them.
 
   Attributes:
-    late: what carries delayed means behind the steps, if anything does.
+    late: carrier of delayed means during later steps; `None` if there is none.
   """
 
   late: 'Late | None' = None
@@ -68,7 +68,7 @@ class Peers(abc.ABC):
   @property
   @abc.abstractmethod
   def view(self) -> View:
-    """The islands that are there now."""
+    """The islands that are members now."""
 
   @property
   def names(self) -> Sequence[str]:
@@ -95,34 +95,34 @@ class Peers(abc.ABC):
 
   @property
   def slot(self) -> int:
-    """This island's place among all of the run."""
+    """This island's index among all slots of the run."""
     return self.slots.index(self.names[self.index])
 
   @property
   def prepares(self) -> bool:
-    """Whether the others train already, and this island is not among them yet.
+    """Whether this island is still preparing to join training islands.
 
-    Then nothing is exchanged: a program gets zeros from its collectives, and
-    runs every branch that has some.
+    A preparing island exchanges nothing. Its program gets zeros from
+    collectives, and runs every branch that has some.
     """
     return self.view.prepares
 
   @property
   def was_admitted(self) -> bool:
-    """Whether others trained already, and have let this island in."""
+    """Whether islands that were training have admitted this one."""
     return self.view.was_admitted
 
   @property
   def admits(self) -> bool:
-    """Whether some wait for `admit`, to come or to leave.
+    """Whether islands wait for `admit`, to join or to leave.
 
-    It becomes true within a call that all islands make, on all of them.
+    It becomes true on all islands within a call that all of them make.
     """
     return self.view.admits
 
   @functools.cached_property
   def agreement(self) -> Agreement:
-    """This island's part in the step after which all stop.
+    """This island's part in agreeing on the last step.
 
     If enough others are left, an island that is asked to stop leaves alone:
     then its next call raises `Stopped`.
@@ -131,7 +131,7 @@ class Peers(abc.ABC):
 
   @abc.abstractmethod
   def channel(self, name: str) -> 'Peers | None':
-    """Returns another channel to the same islands, independent of this.
+    """Returns a separate channel to the same islands.
 
     It is `None` in a process that does not speak for its island.
     """
@@ -139,7 +139,8 @@ class Peers(abc.ABC):
   def led(self, do: Callable[['Peers'], Any]) -> Any:
     """Returns `do(peers)` of the process that speaks for this island.
 
-    All processes of the island call it; of several, each gets host arrays.
+    All processes of the island call it; if there are several, each gets host
+    arrays.
     """
     return do(self)
 
@@ -147,8 +148,8 @@ class Peers(abc.ABC):
     """Returns `run(self, *args)`, which exchanges messages.
 
     If islands end before all have completed it, or the coordinator does, the
-    others all run it again: no island continues with a result that another one
-    does not have.
+    others all run it again. So no island continues with a result that another
+    one does not have.
     """
     while True:
       try:
@@ -159,15 +160,15 @@ class Peers(abc.ABC):
         self.regroup()
 
   def enter(self) -> None:  # noqa: B027
-    """Joins the others, if this island prepares, when they are ready.
+    """Joins the training islands when all are ready, if this one prepares.
 
     Raises:
-      RunError: if the others have ended, and do not meet again.
+      RunError: if the others have ended, and do not start again.
       FinishedError: if they have finished the run.
     """
 
   def admit(self) -> None:  # noqa: B027
-    """Continues with joining and without leaving islands.
+    """Continues with joining islands, and without leaving ones.
 
     All islands call it after the same step.
 
@@ -176,14 +177,14 @@ class Peers(abc.ABC):
     """
 
   def conclude(self) -> None:  # noqa: B027
-    """Returns when all islands have completed what they exchange.
+    """Returns when all islands have completed their exchanges.
 
     Raises:
-      Regrouped: if they have not.
+      Regrouped: if some have not.
     """
 
   def regroup(self) -> None:  # noqa: B027
-    """Continues with the islands that are there after it was `Regrouped`."""
+    """Continues with the islands that are left after it was `Regrouped`."""
 
   @abc.abstractmethod
   def exchange(
@@ -191,12 +192,12 @@ class Peers(abc.ABC):
   ) -> list[np.ndarray]:
     """Sends `messages[i]` to island i, and returns one message from each.
 
-    All islands make the same calls on a channel. Do not change a message,
-    neither sent nor received.
+    All islands make the same calls on a channel. Neither sent nor received
+    messages may be changed.
 
     Args:
       messages: the message for each island.
-      about: what they are; `None` if all are like the first one.
+      about: types and shapes; `None` if all are like the first message.
 
     Raises:
       Regrouped: if islands have ended, and the others continue.
@@ -206,7 +207,7 @@ class Peers(abc.ABC):
   def share(self, message: np.ndarray) -> list[np.ndarray]:
     """Sends a small message to all islands, and returns each island's message.
 
-    All have the same shape and type.
+    All messages have the same shape and type.
     """
     return self.exchange([message] * self.size)
 
@@ -215,21 +216,21 @@ class Peers(abc.ABC):
     return _folded(FOLDS[operation], self.share(message))
 
   def gather(self, message: np.ndarray) -> list[np.ndarray]:
-    """Returns the message of each island; all have the same shape and type."""
+    """Returns the message of each island; shapes and types are equal."""
     if message.nbytes <= SMALL:
       return self.share(message)
     return self.exchange([message] * self.size)
 
   def land(self, arrive: Callable[[], bool]) -> bool:
-    """Returns whether a late average has arrived on all islands.
+    """Returns whether a delayed average has arrived on all islands.
 
     Args:
-      arrive: waits for it; returns whether it has arrived on this one.
+      arrive: waits for it; returns whether it has arrived on this island.
     """
     return bool(self.fold('pmin', np.array(arrive())))
 
   def departs(self) -> None:  # noqa: B027
-    """Notes in which step the next exchange of this channel departs."""
+    """Notes in which step this channel's next exchange departs."""
 
   def reach(self, step: int) -> None:  # noqa: B027
     """Notes the last step that this island has taken, for `selsync status`."""
@@ -238,10 +239,10 @@ class Peers(abc.ABC):
     """Notes that an average has been applied, for `selsync status`."""
 
   def close(self, finished: bool = True) -> None:  # noqa: B027
-    """Leaves, when all have fetched what this island has sent them.
+    """Leaves, when all islands have fetched this island's messages.
 
     Args:
-      finished: whether the run is; else all may rejoin.
+      finished: whether the run has finished; otherwise, all may rejoin.
     """
 
   def fail(self, why: str = '') -> None:  # noqa: B027
@@ -251,7 +252,7 @@ class Peers(abc.ABC):
     return self
 
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-    """Leaves, or fails, depending on how the body has ended."""
+    """Leaves or fails, depending on how the body has ended."""
     if kind is None or _ends_well(error):
       self.close(finished=kind is None)
     else:
@@ -260,7 +261,7 @@ class Peers(abc.ABC):
 
 
 def _ends_well(error: Any) -> bool:
-  """Returns whether an exception is no failure of the loop that raises it."""
+  """Returns whether an exception ends its loop without a failure."""
   if isinstance(error, SystemExit):
     return error.code in (None, 0, signals.RESUMABLE)
   return isinstance(error, Stopped)
@@ -271,19 +272,19 @@ class Late(abc.ABC):
 
   @abc.abstractmethod
   def arrive(self, compute: Callable[[Peers], Any]) -> Any:
-    """Returns the mean that has departed; waits until it is there.
+    """Returns the mean that has departed; waits until it has arrived.
 
-    If none has, or not on all islands, `compute(peers)` does it again, in the
-    process that speaks for this island, like the mean that departs.
+    If no mean has departed, or it has not arrived on all islands,
+    `compute(peers)` forms it again, in the process that speaks for this island.
     """
 
   @abc.abstractmethod
   def settle(self) -> None:
-    """Waits until nothing travels."""
+    """Waits until no mean is in flight."""
 
 
 def _folded(op: np.ufunc, messages: Sequence[np.ndarray]) -> np.ndarray:
-  """Returns what `op` makes of messages, in their order and of their type."""
+  """Reduces messages by `op`, in their order and in their type."""
   total = messages[0].copy()
   for message in messages[1:]:
     op(total, message, out=total)
@@ -357,4 +358,4 @@ COLLECTIVES: dict[str, Callable[..., np.ndarray]] = {
   'reduce_scatter': _reduce_scatter,
   'ppermute': _ppermute,
 }
-"""By the name of JAX's primitive: `collective(peers, x, **its parameters)`."""
+"""Collectives by the name of JAX's primitive: `f(peers, x, **parameters)`."""

@@ -1,4 +1,4 @@
-"""The figure of islands that come and go: who takes part, over time."""
+"""Figure of islands that take part in a run, over time."""
 
 from collections.abc import Iterator, Sequence
 import functools
@@ -8,24 +8,24 @@ from selsync_jax.islands import journal
 from selsync_jax.islands.journal import Event
 from selsync_jax.report import figure
 
-# The entry of the legend, the color, and the marker of each kind of event.
+# The legend's entry, the color, and the marker of each kind of event.
 KINDS = {
   'joined': ('joins', 'sky', 'o'),
-  'returned': ('comes again', 'purple', 'v'),
+  'returned': ('rejoins', 'purple', 'v'),
   'admitted': ('is let in', 'green', '^'),
   'left': ('leaves', 'orange', 's'),
   'finished': ('finishes', 'blue', 'D'),
   'ended': ('ends', 'vermillion', 'X'),
 }
 UNITS = {'hours': 3600, 'minutes': 60, 'seconds': 1}
-SHOWN = 8  # The most characters of a name, for which there is room.
+SHOWN = 8  # The most characters of a name.
 
 
 def plot(events: Sequence[Event]) -> figure.Plot:
   """Plots the share of islands that take part, and a row for each of them.
 
   Args:
-    events: at least one, in their order.
+    events: at least one event, in their order.
   """
   start, end = events[0].time, events[-1].time
   unit = next((u for u in UNITS if end - start > 2 * UNITS[u]), 'seconds')
@@ -89,7 +89,7 @@ def plot(events: Sequence[Event]) -> figure.Plot:
 def _presence(
   events: Sequence[Event], name: str
 ) -> Iterator[tuple[float, float]]:
-  """Yields from when to when an island has taken part."""
+  """Yields the start and end of each period in which an island takes part."""
   for is_there, pairs in itertools.groupby(
     itertools.pairwise(events), lambda pair: name in pair[0].present
   ):

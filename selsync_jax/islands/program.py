@@ -1,16 +1,16 @@
 """One worker's program, cut where it needs the other workers.
 
-Between the cuts, the parts are compiled. At a cut, the host hands the worker's
-values to its peers and goes on with what comes back. So a function that the
+The parts between the cuts are compiled. At a cut, the host hands the worker's
+values to its peers and continues with their answer. So a function that the
 mappers map over the workers of one program, whatever its method, also runs
-where each worker is a program of its own.
+where each worker is a separate program.
 
 A conditional that communicates is cut, too: the host reads its predicate and
-runs one branch. So is one that only chooses between values: the host copies
-none. No compiled part waits for another worker, so a message that another
-thread carries never blocks XLA or the device. Parts that are the same for
-another number of workers are compiled once, so that those who go on when one
-has ended need not wait for the compiler.
+runs one branch. A conditional that only chooses between values is also cut, and
+the host copies none. No compiled part waits for another worker, so a message
+in another thread never blocks XLA or the device. Parts that are the same for
+another number of workers are compiled once: when one worker has ended, the
+others need not wait for the compiler.
 """
 
 from collections.abc import (
@@ -40,17 +40,17 @@ from selsync_jax.sync.consensus import AXIS
 _NO_MESH = jax.sharding.AbstractMesh((), ())
 _LAUNCHING = threading.Lock()
 """Held by the thread that compiles: JAX keeps programs on disk, but another
-thread may read one that has not been written to its end. Also held to launch a
-program of several devices, which must all have the programs in one order."""
+thread may read a partly written program. Also held to launch a
+program of several devices, which must all run the programs in one order."""
 
 
 class Form(NamedTuple):
-  """How the values of a worker lie where its program is cut.
+  """Layout of a worker's values where its program is cut.
 
   Attributes:
-    devices: those of this worker. If they are given, all values have a leading
-      axis, of this worker alone, and lie on them.
-    processes: how many the worker has; in a replay, how many it had.
+    devices: devices of this worker. If they are given, all values lie on them
+      with a leading axis of size 1, for this worker alone.
+    processes: number of the worker's processes; in a replay, of the original's.
   """
 
   devices: Slices | None = None
@@ -75,13 +75,13 @@ class Form(NamedTuple):
 
   @property
   def speaking(self) -> 'Form':
-    """That of the process which speaks for the worker, if it has several."""
+    """The form in the process that speaks for a worker of several processes."""
     return Form(ONE) if self.devices and self.processes > 1 else self
 
   def whole(self, tree: Any) -> Any:
     """Returns arrays that each of the worker's processes has.
 
-    If there are several, they are on the host.
+    If there are several processes, the arrays are on the host.
     """
 
     def whole(x):
@@ -99,16 +99,16 @@ class Form(NamedTuple):
     makes: Sequence[Any],
     batch: Container[Any],
   ) -> Callable[..., Any]:
-    """Compiles a function of variables' values, for where they lie.
+    """Compiles a function of variables' values, for their placement.
 
-    A program that finds them elsewhere would be compiled again, as for a value
-    from the host that it had from the device before.
+    Values with another placement would compile the program again, for example a
+    value from the host that was on the device before.
 
     Args:
       run: `run(*values) -> results`.
-      reads: the variables of the values.
-      makes: those of the results.
-      batch: the variables of the batch.
+      reads: variables that the values belong to.
+      makes: variables that the results belong to.
+      batch: variables that belong to the batch.
     """
     if not self.devices:
       return jax.jit(run)
@@ -128,18 +128,18 @@ class Form(NamedTuple):
 
 
 Compiled = dict[Hashable, Callable[..., Any]]
-"""Segments' functions, by what they compute."""
+"""Compiled segments, by the computation that they do."""
 
 PLAIN = Form()
-"""The form of a worker's own arrays, wherever they lie."""
+"""The form of a worker's own arrays, with any placement."""
 
 
 class Segment(NamedTuple):
-  """A part of a program that runs in one piece.
+  """A part of a program that runs without interruption.
 
   Attributes:
     run: `run(peers, *values) -> results`.
-    reads: where the values come from, variables or literals.
+    reads: variables or literals that give the values.
     makes: the variables of the results.
   """
 
@@ -153,12 +153,12 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
 
   Args:
     fn: a function of one worker, whose collectives are over `AXIS`.
-    form: that of the arguments and the results. Arguments that are on the host
-      are batches, if the worker has devices of its own.
+    form: layout of arguments and results. Arguments that are on the host
+      are batches, if the worker has explicit devices.
 
   Raises:
-    ValueError: when it is called, if a collective is inside a loop, among a
-      part of the workers, or of an unknown kind.
+    ValueError: at a call, if a collective is inside a loop, is among a
+      part of the workers, or has an unknown kind.
   """
   programs: dict[Any, tuple[Callable[..., Any], Any]] = {}
   compiled: Compiled = {}
@@ -192,7 +192,7 @@ def _program(
   compiled: Compiled,
   batch: Container[Any] = (),
 ) -> Callable[..., list[Any]]:
-  """Returns `program(peers, *values) -> results`; adds to what is compiled."""
+  """Returns `program(peers, *values) -> results`; extends `Compiled`."""
   segments, needed = [], set(traced.variables(whole.outvars))
   for eqns in reversed(list(_pieces(whole.eqns))):
     live, needed = needed, needed.union(*map(_reads, eqns))
@@ -222,10 +222,9 @@ def _program(
 
 
 def _pieces(eqns: Sequence[Any]) -> Iterator[list[Any]]:
-  """Yields each equation that is cut, and those that are compiled between two.
+  """Yields each equation that is cut, and the compiled ones between two cuts.
 
-  Scalars are computed as soon as what they need is there: then few pieces are
-  left.
+  Scalars are computed as early as possible, which leaves few pieces.
   """
   cuts, compiled, made = [], [[]], {}
   for eqn in eqns:
@@ -250,7 +249,7 @@ def _compiled(
   compiled: Compiled,
   batch: Container[Any],
 ) -> Segment:
-  """Returns the equations as a compiled function of what they read."""
+  """Returns the equations as a compiled function of their inputs."""
   made = dict.fromkeys(var for eqn in eqns for var in eqn.outvars)
   inputs = dict.fromkeys(var for eqn in eqns for var in _reads(eqn))
   reads = [var for var in inputs if var not in made]
@@ -270,7 +269,7 @@ def _compiled(
 
 
 def _launched(run: Callable[..., Any], form: Form) -> Callable[..., Any]:
-  """Returns `run` as a segment's; threads that compile take turns."""
+  """Returns `run` of a segment such that threads take turns compiling."""
   ran = threading.Event()
   is_alone = not form.devices or form.devices.devices_per_worker == 1
 
@@ -288,7 +287,7 @@ def _launched(run: Callable[..., Any], form: Form) -> Callable[..., Any]:
 def _on_host(
   eqn: Any, form: Form, compiled: Compiled, batch: Container[Any]
 ) -> Callable[..., Sequence[Any]]:
-  """Returns what the host does for an equation that is cut."""
+  """Returns the host's function for an equation that is cut."""
 
   def inner(whole, atoms):
     pairs = zip(whole.invars, atoms, strict=True)
@@ -296,7 +295,7 @@ def _on_host(
     return _program(whole, form, compiled, given)
 
   name = traced.name(eqn)
-  if not _is_over_workers(eqn):  # The collective is inside it, if any.
+  if not _is_over_workers(eqn):  # Then any collective is inside it.
     if name == 'cond':
       branches = [
         inner(each, eqn.invars[1:]) for each in eqn.params['branches']

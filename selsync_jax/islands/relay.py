@@ -1,9 +1,9 @@
-"""Further ways between islands, over their other processes.
+"""Further routes between islands, over their other processes.
 
-The first process of an island has all its messages. Its other processes may be
-on hosts of their own, each with its own link to other islands. Pieces of large
+The first process of an island has all its messages. The other processes may be
+on separate hosts, each with its own link to other islands. Pieces of large
 messages pass over all of these links: process p of an island fetches them from
-process p of another one, and both pass them on within their islands.
+process p of another island, and both forward them within their islands.
 """
 
 from collections.abc import Generator
@@ -20,33 +20,33 @@ from selsync_jax.islands.flight import (
 )
 
 MOST = 256
-"""Connections that a relay keeps."""
+"""The most connections that a relay keeps."""
 
 
 class Relay(Server):
-  """Passes calls on to other relays and outboxes of the run, see `call_over`.
+  """Forwards calls to other relays and outboxes of the run, see `call_over`.
 
   Args:
-    host: the address by which others reach this host.
-    credentials: the run's credentials.
+    host: address by which others reach this host.
+    credentials: credentials of the run.
     seconds: the longest time that a call may take.
 
   Attributes:
-    address: `host:port`, where it serves.
+    address: `host:port` where it serves.
   """
 
   def __init__(self, host: str, credentials: Credentials, seconds: float):
     self._seconds = seconds
-    # Islands come again at other addresses.
+    # Rejoining islands have new addresses.
     self._connections = Connections(credentials, MOST)
-    self._answers: set[flight.FlightStreamReader] = set()  # That still come.
+    self._answers: set[flight.FlightStreamReader] = set()  # Incomplete ones.
     super().__init__(f'{host}:0', credentials)
     self.address = f'{host}:{self.port}'
 
   def do_exchange(
     self, context: Any, descriptor: Any, reader: Any, writer: Any
   ) -> None:
-    """Answers a call with what another server answers."""
+    """Forwards a call, and answers with the other server's answer."""
     del context, reader
     address, command = json.loads(descriptor.command)
     try:
@@ -60,28 +60,28 @@ class Relay(Server):
       raise
 
   def shutdown(self) -> None:
-    """Passes nothing on any more, and stops serving."""
+    """Stops forwarding and serving."""
     for answer in [*self._answers]:
       answer.cancel()
     super().shutdown()
 
   @contextlib.contextmanager
   def _cancelling(self, answer: flight.FlightStreamReader) -> Generator[None]:
-    """In this context, an answer comes; then nobody waits for it."""
+    """In this context, an answer arrives; afterwards its call is cancelled."""
     self._answers.add(answer)
     try:
       yield
     finally:
       self._answers.discard(answer)
-      answer.cancel()  # Whoever has called may read no further.
+      answer.cancel()  # The caller may have stopped reading.
 
 
 def call_over(way: list[str], command: str) -> tuple[str, str]:
-  """Returns the address to call, and the command, so that relays pass it on.
+  """Returns the address to call, and the command for relays to forward.
 
   Args:
-    way: the addresses of the relays, and then that of the server.
-    command: what the server is asked.
+    way: addresses of the relays, and then of the server.
+    command: request to the server.
 
   >>> call_over(['oahu:1'], '[]')
   ('oahu:1', '[]')

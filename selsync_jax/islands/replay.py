@@ -1,10 +1,10 @@
-"""Repeats a run of islands in one process, as their logs tell it.
+"""Repeats a run of islands in one process, from their logs.
 
-Who takes part in which step, who begins with a copy of whose state, and which
-delayed means arrive is as in the logs, see `rounds`. All else is computed
-again, by the same programs, whose messages stay in memory. So if parameters
-differ from those of the run, an island has computed something else than it
-should have.
+The logs (see `rounds`) say which islands take part in which step, which one
+begins with a copy of another's state, and which delayed means arrive.
+Everything else is computed again by the same programs, whose messages stay in
+memory. So if parameters differ from the run's, an island has made an error in
+its computation.
 """
 
 import collections
@@ -42,17 +42,17 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
   """Repeats a run, and compares the parameters after each of its rounds.
 
   Args:
-    folder: the folder of the islands' runs. An island whose run is not there is
+    folder: folder of the islands' runs. An island whose run is missing is
       repeated, too.
 
   Returns:
-    How many digests of each island have been compared, by its name.
+    Number of compared digests of each island, by its name.
 
   Raises:
-    ConfigError: if the folder does not hold one run of islands, or the data or
-      the model have changed since.
-    RunError: if the run cannot be repeated from these logs; or if an island had
-      other parameters than those that are computed here.
+    ConfigError: if the folder does not hold a single run of islands, or the
+      data or the model have changed since.
+    RunError: if the run cannot be repeated from these logs; or if an island
+      had other parameters than this process computes.
   """
   found = sorted(path.parent for path in folder.glob(f'*/{rounds.ROUNDS}'))
   read = {workdir.name: rounds.read(workdir) for workdir in found}
@@ -73,7 +73,7 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
   }
   setup = _setup(workdirs, configs, len(slots))
   _check(beginnings, setup)
-  usual = configs[min(configs)]  # Of those whose runs are not there.
+  usual = configs[min(configs)]  # For islands whose runs are missing.
   islands = {
     name: _mapper(i, slots, folder / name, configs.get(name, usual))
     for i, name in enumerate(slots)
@@ -98,10 +98,10 @@ def _setup(
   configs: Mapping[str, Mapping[str, Any]],
   workers: int,
 ) -> Setup:
-  """Returns the setup that the islands with these folders have had.
+  """Returns the setup of the islands with these folders.
 
   Raises:
-    ConfigError: if they had different ones, or data or model have changed.
+    ConfigError: if their setups differ, or data or model have changed.
   """
   first, *others = workdirs
   for other in others:
@@ -123,7 +123,7 @@ def _mapper(
   workdir: pathlib.Path,
   config: Mapping[str, Any],
 ) -> IslandMapper:
-  """Returns the mapper of an island, with as many devices as it had."""
+  """Returns the mapper of an island, with its original number of devices."""
   devices = Slices(1, config['mesh.data'], config['mesh.fsdp'])
   peers = Board(len(slots)).peers(index)
   *_, processes = [1, *provenance.processes(workdir)]
@@ -133,12 +133,12 @@ def _mapper(
 
 
 def _slots(beginnings: Iterable[tuple[int, Beginning]]) -> list[str]:
-  """Returns the names of the run's islands, some of which may come late.
+  """Returns the names of the run's islands, some of which may join late.
 
-  Who has never come has a name that none has.
+  Slots of islands that never joined get made-up names.
 
   Raises:
-    RunError: if the run has gone on with other islands.
+    RunError: if the run has resumed with other islands.
   """
   slots: list[str] = []
   for step, begins in beginnings:
@@ -146,7 +146,7 @@ def _slots(beginnings: Iterable[tuple[int, Beginning]]) -> list[str]:
     pairs = [*itertools.zip_longest(slots, begins['slots'])]
     if any(FREE != one != other != FREE for one, other in pairs):
       raise RunError(
-        f'step {step}: the run went on with {", ".join(begins["slots"])} in '
+        f'step {step}: the run continued with {", ".join(begins["slots"])} in '
         f'place of {", ".join(slots)}; such a run cannot be repeated'
       )
     slots = [one or other for one, other in pairs]
@@ -154,7 +154,7 @@ def _slots(beginnings: Iterable[tuple[int, Beginning]]) -> list[str]:
 
 
 def _check(beginnings: Iterable[tuple[int, Beginning]], setup: Setup) -> None:
-  """Raises `RunError` if islands have begun as this process cannot."""
+  """Raises `RunError` if this process cannot begin as the islands did."""
   own = None, setup.identity.hex(), setup.digest.hex()
   for step, begins in beginnings:
     if begins['program'] not in own:
@@ -168,12 +168,12 @@ def _check(beginnings: Iterable[tuple[int, Beginning]], setup: Setup) -> None:
 def _repeated(
   setup: Setup, islands: Mapping[str, IslandMapper], told: Mapping[int, Round]
 ) -> Iterator[tuple[int, list[str], dict[str, int]]]:
-  """Yields each step that has a row, who took part, and their digests.
+  """Yields each step that has a row, with its islands and their digests.
 
   Args:
-    setup: the run's.
-    islands: the mappers of all islands, by name, in the order of their slots.
-    told: the rows of the run, by step.
+    setup: setup of the run.
+    islands: mappers of all islands, by name, in the order of their slots.
+    told: rows of the run, by step.
   """
   slots, data, last = [*islands], setup.problem.data, max(told)
   kinds = {each.form: each for each in islands.values()}
@@ -213,7 +213,7 @@ def _repeated(
       ]
       ended, _ = futures.wait(taking, return_when=futures.FIRST_EXCEPTION)
       if errors := [e for each in ended if (e := each.exception())]:
-        board.close()  # Others may wait for it.
+        board.close()  # Wakes waiting islands.
         raise errors[0]
       taken = [each.result() for each in taking]
       for name, (state, mean, _) in zip(members, taken, strict=True):
@@ -238,12 +238,12 @@ def _repeated(
 
 
 def _with(setup: Setup, mapper: Mapper) -> Setup:
-  """Returns a setup of another mapper."""
+  """Returns a setup with another mapper."""
   return dataclasses.replace(setup, plan=setup.plan._replace(mapper=mapper))
 
 
 def _moved(state: Any, mapper: Mapper) -> Any:
-  """Returns a state where it lies on the devices of another island."""
+  """Returns a state, moved to the devices of another island."""
   return jax.tree.map(
     lambda x: jax.device_put(x, mapper.sharding(x.shape)), state
   )
@@ -255,7 +255,8 @@ def _step(
   """Returns `run(peers, batch, state, mean, arrived) -> (state, mean, synced)`.
 
   It takes a step of one island, and carries the delayed mean that departs in
-  it. If one has `arrived`, it is applied; else, if it is due, it is computed.
+  the step. A mean that has `arrived` is applied; a mean that is due but has not
+  arrived is computed.
   """
   rows = mapper.form
   step = cut(setup.worker_step(), rows)
@@ -287,4 +288,4 @@ class _Arrived(Late):
     return self._leaves
 
   def settle(self) -> None:
-    """Does nothing: nothing travels."""
+    """Does nothing: no mean is in flight."""

@@ -1,4 +1,4 @@
-"""From which checkpoint islands go on, and who gets it from whom."""
+"""The checkpoint that islands resume from, and copies of it for others."""
 
 from collections.abc import Callable
 import json
@@ -15,15 +15,15 @@ from selsync_jax.runs.checkpoints import Choice
 
 
 class Takers(NamedTuple):
-  """Of which islands a checkpoint is.
+  """The islands that share a checkpoint.
 
   Attributes:
-    number: how many must have it, so that all can use it: those that were there
-      when it was taken; or one, if it was taken for others, who go on from a
-      copy.
-    original: the worker that has taken it for others or alone, or -1.
-    line: a checksum of what is equal in the checkpoints of all, and differs if
-      some islands have gone on without the others.
+    number: how many islands must have the checkpoint, so that all can use it:
+      the members when it was taken; or one, if it was taken for others, which
+      resume from a copy.
+    original: worker that took it for others or alone, or -1.
+    line: checksum of the part that is equal in all islands' checkpoints. It
+      differs if some islands have continued without the others.
   """
 
   number: int
@@ -32,7 +32,7 @@ class Takers(NamedTuple):
 
 
 def takers(path: pathlib.Path) -> Takers:
-  """Returns of which islands a checkpoint is."""
+  """Returns the islands that share a checkpoint."""
   record = checkpoints.read_record(path)
   equal = json.dumps([record.get('leases'), record.get('pace')])
   line = zlib.crc32(equal.encode())
@@ -45,35 +45,37 @@ def agree(
   takers: dict[int, Takers],
   pack: Callable[[int], bytes],
 ) -> tuple[Choice, dict[str, str]]:
-  """Returns what this island goes on from, and who gets whose checkpoint.
+  """Returns the checkpoint for this island, and which islands get copies.
 
   See `IslandParticipants.choose`.
 
   Args:
     peers: all islands.
-    takers: the `Takers` of this island's checkpoints, by step; the number is 0
-      of the one from which the others have to go on.
+    takers: `Takers` of this island's checkpoints, by step; the number is 0 for
+      a checkpoint that the others have to resume from.
     pack: returns a checkpoint as `packed`; called by all processes of the
-      island that sends it, in the first of which it counts.
+      sending island, of which the first uses the result.
   """
   pairs = [(step, *about) for step, about in takers.items()]
   own = np.array(pairs, np.int64).reshape(-1, 4)
   anything: list[Any] = [None] * peers.size
   about = About('gather', own, anything, varies=True)
   each = [found.tolist() for found in peers.exchange([own] * peers.size, about)]
-  # Who has saved a step alone, and died, has another one than those who have
-  # repeated the step without it.
+  # An island that saved a step alone, and died, has another checkpoint than the
+  # islands that have repeated the step without it.
   having: dict[tuple[int, ...], list[int]] = {}
   for i, found in enumerate(each):
     for saved in found:
       having.setdefault(tuple(saved), []).append(i)
   given = {saved: there for saved, there in having.items() if not saved[1]}
   if peers.was_admitted and not given:
-    raise RunError('those who let this island in have ended; start all again')
+    raise RunError(
+      'the islands that admitted this one have ended; start all again'
+    )
   usable = given or {
     saved: there
     for saved, there in having.items()
-    if len(there) >= min(saved[1], peers.size)  # Not all need have come.
+    if len(there) >= min(saved[1], peers.size)  # Not all need have joined.
   }
   if having and not usable:
     newest = (
@@ -89,7 +91,7 @@ def agree(
     key=lambda each: (each[0][0], len(each[1])),
     default=((-1, 0, -1, 0), [*range(peers.size)]),
   )
-  if number == 1:  # That of the others is a copy, which `rounds` must tell.
+  if number == 1:  # Others have copies, which `rounds` must record.
     slots = [peers.slots.index(name) for name in peers.names]
     there = [i for i in there if slots[i] == original] or there[:1]
   if len(there) == peers.size:

@@ -1,24 +1,25 @@
-"""The log of an island's rounds: what its config and its data do not tell.
+"""Log of an island's rounds, with everything that config and data do not tell.
 
-What islands compute follows from their config and their data, but for
+The computation of islands follows from their config and their data, except for
 
-  - who took part in a step: if one ends in it, the others repeat it without
-    that one;
-  - who was there to read its data, which are leased to them, see `leases`;
-  - who rests in which step, if islands keep their own `pace`;
-  - in how many steps an average travels, if a budget needs to know it;
-  - which island began with a copy of whose state before a step, as it came
-    among the others, or all resumed and it did not have their checkpoint;
-  - whether a delayed mean was there when it was needed. If not, because islands
-    have come or gone or resumed meanwhile, those who are there form it again;
-  - which steps count, if all have ended and resumed from an earlier one.
+  - the islands that took part in a step: if one ends in it, the others repeat
+    it without that one;
+  - the islands that were members and read their data, which are leased to them,
+    see `leases`;
+  - the islands that rest in a step, if islands keep their own `pace`;
+  - the number of steps that an average travels, if a budget needs to know it;
+  - the island whose state another one copied before a step, when that one
+    joined, or all resumed and it lacked their checkpoint;
+  - whether a delayed mean had arrived when it was needed. If not, because
+    islands have joined, left, or resumed meanwhile, the members form it again;
+  - the steps that count, if all have ended and resumed from an earlier one.
 
 A slow network, an island that is frozen for a moment, and a coordinator that
-is started again change nothing.
+restarts change nothing.
 
-`rounds.jsonl` has a row for each step with an average, and for each step in
-which others took part than in the one before. Rows are only appended, so a kill
-at any moment costs no more than the last one.
+`rounds.jsonl` has a row for each step with an average, and for each step with
+other islands than the step before. Rows are only appended, so a kill at any
+moment costs no more than the last one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +40,11 @@ ROUNDS = 'rounds.jsonl'
 
 
 class Beginning(TypedDict):
-  """How islands went on from a checkpoint, or began.
+  """How islands resumed from a checkpoint, or began.
 
-  `slots` are the names of the run's islands, in the order of the workers that
-  they are, or `FREE` for those that have not come yet. `copies` has, by the
-  name of an island that did not have the checkpoint, whose it got. `program` is
+  `slots` are the names of the run's islands, in the order of the workers,
+  with `FREE` for islands that have not joined yet. `copies` maps an island
+  without the checkpoint to the island that it got a copy from. `program` is
   the digest of the training step and of the data; `None` if there is only one
   island.
   """
@@ -54,16 +55,16 @@ class Beginning(TypedDict):
 
 
 class Round(TypedDict):
-  """What an island tells of a step.
+  """An island's record of a step.
 
-  `members` are the names of those who took part, in the order of their indices,
-  and `readers` of those who were to take part when they read the batch;
+  `members` are the names of the islands that took part, in the order of their
+  indices, and `readers` the names of those expected when they read the batch;
   `digest` is the checksum of the island's parameters after the step. `arrived`
-  is whether the delayed mean that the step needed was there on all of them,
-  `None` if it needed none. `shares` are those of the steps that each slot takes
-  from then on, if that was decided, see `pace`, and `travel` in how many steps
-  an average travels, if a budget has asked, see `budgeted`. `begins` is how
-  islands have begun before the step, if it is the first one, perhaps from a
+  says whether the delayed mean that the step needed had arrived on all of them;
+  `None` if it needed none. `shares` are the shares of steps that each slot
+  takes from then on, if that was decided, see `pace`. `travel` is the number of
+  steps that an average travels, if a budget has asked, see `budgeted`. `begins`
+  says how islands began before the step, if it is the first one, perhaps from a
   checkpoint.
   """
 
@@ -81,8 +82,8 @@ class Rounds:
   """Writes the log of an island.
 
   Args:
-    workdir: the folder of its run. The first row is written after the first
-      step, when the folder is claimed.
+    workdir: folder of its run. The first row is written after the first step,
+      when the folder is claimed.
 
   Attributes:
     program: see `Beginning`; set it before the first step.
@@ -102,7 +103,7 @@ class Rounds:
     return [*self._begins['copies']] if self._begins else []
 
   def begin(self, slots: Sequence[str], copies: Mapping[str, str]) -> None:
-    """Notes how the islands go on from a checkpoint, or begin."""
+    """Notes how the islands resume from a checkpoint, or begin."""
     self._begins = Beginning(
       slots=list(slots), copies=dict(copies), program=None
     )
@@ -116,7 +117,7 @@ class Rounds:
     shares: list[int] | None = None,
     travel: float | None = None,
   ) -> None:
-    """Adds the row of a step, if it has one.
+    """Adds the row of a step, if the step has one.
 
     Args:
       state: the island's `TrainState` [1, ...] after the step.
@@ -133,7 +134,7 @@ class Rounds:
     self._members, self._begins = members, None
     if not processes.is_first():
       return
-    if begins:  # Later rows are of steps that are taken again.
+    if begins:  # Later rows concern steps that are repeated.
       begins['program'] = self.program
       self._file.cut(step - 1)
     row = Round(
@@ -173,7 +174,7 @@ def read(workdir: pathlib.Path) -> dict[int, Round]:
 
 
 def slot(workdir: pathlib.Path, name: str) -> int | None:
-  """Returns the slot that an island has had in its run, if it has a log."""
+  """Returns the slot that an island had in its run, if it has a log."""
   rows, _ = _file(workdir).read()
   begins = [row['begins'] for _, row in rows.values() if row['begins']]
   slots = begins[-1]['slots'] if begins else []
@@ -185,14 +186,14 @@ def _file(workdir: pathlib.Path) -> records.Lines:
 
 
 def lineage(logs: Mapping[str, Mapping[int, Round]]) -> dict[int, Round]:
-  """Returns the rows, by step, of the steps from which the run's end follows.
+  """Returns the rows, by step, of the steps that led to the run's end.
 
-  These are the rows of one island that was there at the end. What it had
-  computed before it got a copy of another one's state counts no longer, so
-  earlier rows are those of that one.
+  These are the rows of one island that was a member at the end. If it got a
+  copy of another one's state, its earlier work no longer counts, and earlier
+  rows are the other island's.
 
   Args:
-    logs: the rows of each island, by its name.
+    logs: rows of each island, by its name.
 
   Raises:
     RunError: if one of these logs is missing, or its beginning.
@@ -200,8 +201,8 @@ def lineage(logs: Mapping[str, Mapping[int, Round]]) -> dict[int, Round]:
 
   def end(name):
     last = max(logs[name])
-    # Who alone has heard that a step is complete, and ended, has another row
-    # than the others, who have repeated it.
+    # An island that alone heard of a step's completion, and ended, has another
+    # row than the islands that have repeated the step.
     return last, -len(logs[name][last]['members'])
 
   name = source = max(logs, key=end)

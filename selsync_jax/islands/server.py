@@ -1,4 +1,4 @@
-"""The coordinator's server. It knows the islands, and holds no weights."""
+"""The coordinator's server. It tracks the islands, and holds no weights."""
 
 import asyncio
 import atexit
@@ -30,10 +30,10 @@ from selsync_jax.islands.protocol.coordinator import Coordinator
 from selsync_jax.islands.status import status
 
 TICK = 0.1
-"""Seconds from one look for silent islands to the next."""
+"""Seconds from one check for silent islands to the next."""
 
 ANSWER = 5.0
-"""Seconds until the status is there."""
+"""Seconds until the status must be available."""
 
 
 class CoordinatorServer:
@@ -41,19 +41,19 @@ class CoordinatorServer:
 
   Args:
     islands: N, the number of islands.
-    host: the name or address by which islands reach this host.
-    port: the port to listen at; 0 is a free one.
-    timeout: seconds that an island waits for the others; then the islands
+    host: name or address by which islands reach this host.
+    port: port to listen at; 0 is a free one.
+    timeout: seconds for which an island waits for the others; then the islands
       that have joined begin, if they are enough.
     say: a function that takes a line about each island that joins or leaves.
     minimum: the least number of islands that train; `None` is all of them.
-    credentials: the run's credentials; `None` makes new ones.
+    credentials: credentials of the run; `None` makes new ones.
     log: see `Journal`.
     grace: see `protocol.run.Run`.
 
   Attributes:
-    port: the number of its port.
-    invitation: what islands need to join.
+    port: port number.
+    invitation: invitation for islands that join.
 
   Raises:
     OSError: if the port cannot be opened.
@@ -105,7 +105,7 @@ class CoordinatorServer:
     atexit.register(self.shutdown)
 
   def status(self) -> dict[str, Any]:
-    """Returns what the islands are doing; see `status.status`."""
+    """Returns the status of the islands; see `status.status`."""
     found = futures.Future[dict[str, Any]]()
     self._loop.call(lambda: found.set_result(self._status()))
     return found.result(ANSWER)
@@ -116,7 +116,7 @@ class CoordinatorServer:
     return status(machine.islands, machine.minimum, each, totals)
 
   def shutdown(self) -> None:
-    """Ends the connections; the islands look for another coordinator."""
+    """Ends the connections; the islands then look for another coordinator."""
     atexit.unregister(self.shutdown)
     self._loop.call(self._close)
     self._loop.stop(GREETING)
@@ -128,7 +128,7 @@ class CoordinatorServer:
   def __exit__(self, *exc: Any) -> None:
     self.shutdown()
 
-  # In the loop's thread.
+  # The rest runs in the loop's thread.
 
   def _close(self) -> None:
     self._server.close()
@@ -144,12 +144,12 @@ class CoordinatorServer:
     self._loop.loop.call_later(GREETING, self._expect, caller)
 
   def _expect(self, caller: Frames) -> None:
-    """Cuts a caller off that has not shown its token."""
+    """Cuts off a caller that has not shown its token in time."""
     if caller not in self._known:
       caller.transport.abort()
 
   def _greet(self, caller: Frames, content: bytes) -> None:
-    """Lets a caller in that has the token; others are turned away."""
+    """Admits a caller that has the token; rejects all others."""
     message: Any = None
     with contextlib.suppress(ValueError):
       message = messages.from_island(content)
@@ -178,7 +178,7 @@ class CoordinatorServer:
       message = messages.Failed(why)
       self._loop.call(caller.transport.close)
     if isinstance(message, messages.Ask):
-      # This alone gives the private key away.
+      # Only this gives the private key away.
       key = self._credentials.key
       if message.what == 'status':
         key = json.dumps(self._status()).encode()
@@ -199,7 +199,7 @@ class CoordinatorServer:
       self._send(*self._machine.outgoing.popleft())
 
   def _send(self, numbers: Sequence[int], message: messages.Message) -> None:
-    """Sends what the machine says, encoded once for all."""
+    """Sends the state machine's messages, encoded once for all."""
     content = frame(message)
     for number in numbers:
       if caller := self._callers.get(number):

@@ -19,13 +19,13 @@ def status(
   each: Mapping[str, Mapping[str, Any]],
   totals: Totals,
 ) -> dict[str, Any]:
-  """Returns what the islands are doing, as values of JSON.
+  """Returns the status of the islands, as values of JSON.
 
   Args:
     islands: N, the number of the run's islands.
     minimum: the least number that trains.
-    each: what each known island does; see `Coordinator.status`.
-    totals: what has happened at the coordinator.
+    each: activity of each known island; see `Coordinator.status`.
+    totals: totals of the events at the coordinator.
   """
   rows = [_island(name, row, totals) for name, row in each.items()]
   steps = [row['step'] for row in rows if row['state'] == 'trains']
@@ -58,7 +58,7 @@ def _island(
 
 
 def ask(invitation: Invitation, timeout: float) -> dict[str, Any]:
-  """Asks a coordinator for what `status` returns there.
+  """Asks a coordinator for its `status`.
 
   Args:
     invitation: the coordinator's invitation.

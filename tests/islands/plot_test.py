@@ -52,7 +52,7 @@ def test_each_span_and_each_event_is_drawn_where_it_was(log):
   assert {mark.name: [*zip(mark.x, mark.y, strict=True)] for mark in marks} == {
     'joins': [(0, 1), (10, 2), (20, 0)],
     'ends': [(30, 2)],
-    'comes again': [(40, 2)],
+    'rejoins': [(40, 2)],
     'is let in': [(50, 2)],
     'leaves': [(60, 1)],
     'finishes': [],

@@ -120,7 +120,7 @@ def test_islands_of_different_runs_are_refused(tmp_path, write):
   'begins, line',
   [
     (began(program='other'), 'step 5: .* with another training step than'),
-    (began('ab'), 'step 5: the run went on with a, b in place of a, b, c'),
+    (began('ab'), 'step 5: the run continued with a, b in place of a, b, c'),
   ],
 )
 def test_a_run_that_has_changed_is_refused(begins, line, tmp_path, write):

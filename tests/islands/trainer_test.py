@@ -262,7 +262,7 @@ def test_what_is_not_one_run_is_refused(train, tmp_path):
   ):
     train('selsync', sources=[str(path) for path in sources])
   with pytest.raises(
-    ConfigError, match=r'config\.workers=3: this run is of 2 islands'
+    ConfigError, match=r'config\.workers=3: this run has 2 islands'
   ):
     IslandMapper(3, Board(2).peers(0))
   with pytest.raises(

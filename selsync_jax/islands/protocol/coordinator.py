@@ -1,4 +1,4 @@
-"""The coordinator's side of the protocol: it is asked, and holds no weights."""
+"""The coordinator's side of the protocol; the coordinator holds no weights."""
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
@@ -20,30 +20,30 @@ ENDING = 5.0
 
 
 class Outgoing(NamedTuple):
-  """A message for some islands, by the numbers of their connections."""
+  """A message for some islands, by the indices of their connections."""
 
   numbers: Sequence[int]
   message: messages.Message
 
 
 class Coordinator:
-  """Where islands meet, as a state machine.
+  """State machine of the coordinator.
 
   Events are `hear`, `lost` and `tick`; `outgoing` has the messages to send.
-  Everything that it knows, the islands know as well: started again, it learns
-  from their `Known` what it has to.
+  The islands know everything that the coordinator knows: after a restart, it
+  learns from their `Known` messages.
 
   Args:
     islands: N, the number of islands.
     minimum: the least number of islands that train.
-    timeout: seconds that an island waits for the others; then the
+    timeout: seconds for which an island waits for the others; then the
       islands that have joined begin, if they are enough.
     grace: see `Run`.
     identity: differs between coordinators.
-    note: notes what happens; see `Run`.
+    note: notes events; see `Run`.
 
   Attributes:
-    outgoing: what the transport sends next.
+    outgoing: messages that the transport sends next.
   """
 
   def __init__(
@@ -60,13 +60,13 @@ class Coordinator:
     self._identity, self._note = identity, note
     self.outgoing: collections.deque[Outgoing] = collections.deque()
     self._seats: dict[int, Seat] = {}
-    self._trying: dict[Seat, float] = {}  # Their names are taken, until when.
+    self._trying: dict[Seat, float] = {}  # Their names are taken until then.
     self._rendezvous = self._new()
     self._run: Run | None = None
     self._now = 0.0
 
   def hear(self, number: int, message: messages.Message, now: float) -> None:
-    """Hears a message on a connection."""
+    """Handles a message on a connection."""
     self._now = now
     seat = self._seats.get(number)
     if isinstance(message, messages.Join) and not seat:
@@ -80,7 +80,7 @@ class Coordinator:
         self.lost(number, now)
       elif self._run:
         if isinstance(message, messages.Arrived) and self._is_behind(seat):
-          self._again([seat])  # They have ended before they admitted it.
+          self._again([seat])  # The others have ended before they admitted it.
         self._run.hear(seat, message, now)
         self._look_over()
 
@@ -95,7 +95,7 @@ class Coordinator:
         self._look_over()
 
   def tick(self, now: float) -> None:
-    """Ends silent and late islands, and gives signs of life."""
+    """Ends silent and late islands, and sends signs of life."""
     self._now = now
     for seat in [*self._trying]:
       self._try(seat)
@@ -124,11 +124,11 @@ class Coordinator:
     return bool(self._run and seat in self._run.there)
 
   def _is_behind(self, seat: Seat) -> bool:
-    """Returns whether a run is over that an island waits to join."""
+    """Returns whether an island waits to join a run that is over."""
     return bool(self._run and self._run.is_over and seat in self._run.coming)
 
   def _try(self, seat: Seat) -> None:
-    """Lets an island in, as soon as no other one has its name."""
+    """Lets an island join, as soon as no other island has its name."""
     run, join = self._run, seat.join
     deadline = self._trying.setdefault(seat, self._now + ENDING)
     try:
@@ -169,12 +169,12 @@ class Coordinator:
     self._meet(seat, words)
 
   def _meet(self, last: Seat, words: str, is_late: bool = False) -> bool:
-    """Begins a run with waiting islands, if they can; returns whether.
+    """Begins a run with waiting islands, if possible; returns whether it did.
 
     Args:
       last: the island that has joined last.
-      words: what to note of it.
-      is_late: whether to wait no longer for missing islands.
+      words: description of its joining, to note.
+      is_late: whether to stop waiting for missing islands.
     """
     waiting = self._rendezvous
     there = waiting.met(is_late)
@@ -202,14 +202,14 @@ class Coordinator:
       self._note('ended', name, fate, run.number, names)
     self._again(seat for seat in left if not seat.join.known)
     for seat in left:
-      if seat.join.known:  # It was not told that it has ended.
+      if seat.join.known:  # It had not heard of its end.
         self._refuse(seat, _late(seat.name))
     return True
 
   def _stop_waiting(self) -> None:
     """Begins with waiting islands, if they are enough.
 
-    Else refuses the islands whose time is over.
+    Otherwise, refuses the islands whose waiting time is over.
     """
     waiting = self._rendezvous
     seats = [*waiting.seats.values()]
@@ -224,14 +224,14 @@ class Coordinator:
         self._refuse(seat, Refusal(line))
 
   def _again(self, seats: Iterable[Seat]) -> None:
-    """Lets islands join another run than they waited for."""
+    """Lets islands join another run than the one they waited for."""
     for seat in seats:
       if self._run and seat in self._run.coming:
         self._run.coming.remove(seat)
       self._try(seat)
 
   def _forget(self, seat: Seat) -> None:
-    """Expects an island no longer that waits for the others."""
+    """Stops expecting an island that waits for the others."""
     if self._rendezvous.seats.get(seat.name) is seat:
       del self._rendezvous.seats[seat.name]
       self._note('ended', seat.name, 'waits no longer')
@@ -265,7 +265,7 @@ class Coordinator:
     return [*there, *self._rendezvous.seats.values()]
 
   def status(self, now: float) -> dict[str, dict[str, Any]]:
-    """Returns what each known island does, by name; nothing if it is away."""
+    """Returns each known island's activity, by name; empty if it is away."""
     run = self._run
     slots = run.slots if run and not run.is_over else self._rendezvous.slots
     found: dict[str, dict[str, Any]] = {

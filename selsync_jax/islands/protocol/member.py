@@ -10,17 +10,17 @@ from selsync_jax.islands.protocol.messages import Key, Place
 
 Result = TypeVar('Result')
 Flow = Generator[None, None, Result]
-"""Something that waits: whenever it yields, the member must change first."""
+"""A function that waits: after it yields, the member must change first."""
 
 
 class FinishedError(RunError):
-  """An error that the others have finished the run without this island."""
+  """The others have finished the run without this island."""
 
   code = 0
 
 
 class ApartError(RunError):
-  """An error that islands have come to different places."""
+  """Islands have arrived at different places."""
 
 
 class Regrouped(Exception):
@@ -31,26 +31,26 @@ class Regrouped(Exception):
 
 
 class Member:
-  """An island, as a state machine.
+  """State machine of an island.
 
   Events are `opened`, `hear` and `tick`; `outgoing` has the messages to send.
   A caller of a `Flow` resumes it after each event.
 
   Args:
     join: how this island introduces itself.
-    address: the coordinator's address, for lines.
+    address: address of the coordinator, for messages to the user.
     now: the time in seconds.
 
   Attributes:
     outgoing: messages that the transport sends next.
-    membership: the generation that this island has entered.
+    membership: generation that this island has entered.
     upcoming: a newer generation.
     admits: whether islands wait for `admit`, to join or to leave.
-    error: why this island has ended.
-    waits: a line about the islands that this one waits for.
+    error: reason why this island has ended.
+    waits: line about the islands that this one waits for.
     is_asked: whether this island was asked to stop.
-    last: the step after which all stop, once it is known.
-    done: what the island has done since it has joined.
+    last: step after which all stop, once it is known.
+    done: work that the island has done since it joined.
   """
 
   def __init__(self, join: messages.Join, address: str, now: float = 0.0):
@@ -74,7 +74,7 @@ class Member:
     return self.membership is None or not self.membership.generation
 
   def opened(self) -> None:
-    """Introduces this island over a new connection, and says what it knows."""
+    """Introduces this island over a new connection, with all it knows."""
     self.outgoing.clear()
     self._is_open = True
     now, known = self.upcoming or self.membership, None
@@ -98,7 +98,7 @@ class Member:
     self.outgoing.clear()
 
   def tick(self, now: float) -> None:
-    """Looks for silence, and gives a sign of life when it is time."""
+    """Checks for silence, and sends a sign of life when one is due."""
     timeout = self._join.timeout
     if now - self._heard_at > timeout and not self.error:
       line = f'the coordinator has not answered for {timeout:g} s'
@@ -109,7 +109,7 @@ class Member:
       self._said_at = now
 
   def hear(self, message: messages.Message, now: float) -> None:
-    """Hears a message of the coordinator."""
+    """Handles a message of the coordinator."""
     self._heard_at = now
     match message:
       case messages.Answer(key, admits, body):
@@ -139,7 +139,7 @@ class Member:
     elif kind == 'finished':
       self.end(FinishedError(f'the coordinator {self._address}: {line}'))
     elif self.is_asked and kind in ('lost', 'refused'):
-      # It was released without hearing so.
+      # It was released without hearing of it.
       self.end(Stopped(f'left after a signal; {line}'))
     elif kind == 'apart':
       self.end(ApartError(line))
@@ -147,17 +147,17 @@ class Member:
       self.end(LostError(line) if kind == 'lost' else RunError(line))
 
   def end(self, error: RunError | Stopped) -> None:
-    """Ends this island with an error, unless it has one."""
+    """Ends this island with an error, unless it has one already."""
     self.error = self.error or error
 
   def fail(self, why: str = '') -> None:
-    """Ends this island with an error, of which the others hear."""
+    """Ends this island with an error, and tells the others."""
     if not self.error:
       self._say(messages.Failed(why))
     self.end(RunError('this island has failed'))
 
   def check(self) -> None:
-    """Raises what a flow would raise now."""
+    """Raises the error that a flow would raise now, if any."""
     if self.error:
       raise self.error
     if self.upcoming:
@@ -173,7 +173,7 @@ class Member:
     body: bytes | None = b'',
     step: int | None = None,
   ) -> Place:
-    """Says that this island has come to its next place on a channel."""
+    """Reports that this island has arrived at its next place on a channel."""
     assert self.membership
     self._counts[channel] = self._counts.get(channel, 0) + 1
     place = Place(
@@ -190,14 +190,14 @@ class Member:
     return place
 
   def vote(self, place: Place, body: bytes | None) -> None:
-    """Says this island's vote at a place."""
+    """Sends this island's vote at a place."""
     self._say(messages.Arrived(place, body))
 
   def answer(self, place: Place) -> Flow[bytes]:
-    """Returns the answer at a place to which all islands come.
+    """Returns the answer at a place where all islands arrive.
 
     Raises:
-      Regrouped: if there is another generation of islands.
+      Regrouped: if a new generation of islands has begun.
       RunError: if this island has ended.
       Stopped: if this island has left because it was asked to.
     """
@@ -207,11 +207,11 @@ class Member:
     return self._answers.pop(place.key)
 
   def enter(self) -> Flow[None]:
-    """Enters the newest generation of islands, as soon as there is another.
+    """Enters the newest generation of islands, as soon as a new one begins.
 
     Raises:
       RunError: if this island is refused, or has ended.
-      FinishedError: if there is nothing left to do.
+      FinishedError: if the run has finished.
     """
     while not self.upcoming:
       if self.error:
@@ -232,10 +232,9 @@ class Member:
       yield from self.enter()
 
   def admit(self) -> Flow[None]:
-    """Enters the generation after joinings and leavings.
+    """Enters the generation after islands have joined and left.
 
-    All islands call it after the same step. One that dies meanwhile is not
-    waited for.
+    All islands call it after the same step, except islands that die meanwhile.
     """
     assert self.membership
     before = self.membership.admissions
@@ -248,10 +247,10 @@ class Member:
     """Returns when all islands are about to leave.
 
     Args:
-      finished: whether the run is; else all may rejoin.
+      finished: whether the run has finished; otherwise, all may rejoin.
     """
     yield from self.answer(self.arrive('leave', body=b'1' * finished))
-    self.end(RunError('this island has left'))  # Nothing need arrive now.
+    self.end(RunError('this island has left'))  # It ignores later messages.
 
   def ask(self) -> None:
     """Asks all islands to stop, or to continue without this one."""
@@ -259,7 +258,7 @@ class Member:
     self._say(messages.Stop())
 
   def stops_after(self, step: int) -> Flow[bool]:
-    """Returns whether all stop after this step; it waits while they agree."""
+    """Returns whether all stop after this step; waits while they agree."""
     while self._reached is not None and self.last is None:
       if self.error:
         raise self.error
@@ -270,11 +269,11 @@ class Member:
     return self.last is not None and step >= self.last
 
   def accuse(self, place: Place, name: str, why: str = '') -> None:
-    """Says that an island's message at a place cannot be had."""
+    """Reports that an island's message at a place is unavailable."""
     self._say(messages.Accused(place.key, name, why))
 
   def acquit(self, name: str) -> None:
-    """Takes back what `accuse` has said."""
+    """Withdraws an accusation of `accuse`."""
     self._say(messages.Acquitted(name))
 
   def _say(self, message: messages.Message) -> None:

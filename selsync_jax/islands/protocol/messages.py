@@ -1,11 +1,11 @@
-"""Every message between an island and the coordinator, in one list."""
+"""All messages between an island and the coordinator."""
 
 from collections.abc import Mapping, Sequence
 import contextlib
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
-import ml_dtypes  # noqa: F401  # So that NumPy knows the name bfloat16.
+import ml_dtypes  # noqa: F401  # Registers the name bfloat16 in NumPy.
 import numpy as np
 
 from selsync_jax.config import ConfigError
@@ -27,7 +27,7 @@ Kind = Literal[
 Key = tuple[int, str, int]
 
 FOLDS = {'psum': np.add, 'pmax': np.maximum, 'pmin': np.minimum}
-"""By the name of JAX's primitive: how the coordinator folds votes."""
+"""Operations that fold votes, by the name of JAX's primitive."""
 
 _WORDS = {
   'vote': 'the vote of step {next}',
@@ -41,15 +41,15 @@ _WORDS = {
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-  """Where islands do something together. All of them come to the same places.
+  """A point where islands act together. All islands visit the same places.
 
   Attributes:
     generation: index of the generation.
     channel: name of the channel; places of different channels are independent.
     count: index of the place in its generation and channel.
-    step: steps that the island has taken; `None` before the first.
-    kind: what they do there.
-    operation: the collective: a primitive of JAX, or `gather`.
+    step: number of steps that the island has taken; `None` before the first.
+    kind: kind of action there.
+    operation: collective there: a primitive of JAX, or `gather`.
     dtype: type of the island's array.
     shape: shape of the island's array; `None` if it differs between islands.
   """
@@ -69,7 +69,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     return self.generation, self.channel, self.count
 
   def fits(self, other: 'Place') -> bool:
-    """Returns whether two islands are at one place."""
+    """Returns whether this place and another island's are the same."""
     steps = self.step, other.step
     return (
       (self.kind, self.operation, self.dtype, self.shape)
@@ -77,7 +77,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     ) and (None in steps or self.step == other.step)
 
   def takes(self, body: bytes) -> bool:
-    """Returns whether these are the bytes of an array at this place."""
+    """Returns whether the bytes are an array of this place."""
     if not self.dtype:
       return True
     with contextlib.suppress(TypeError):
@@ -86,7 +86,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     return False
 
   def __str__(self) -> str:
-    """Describes the place for a person."""
+    """Describes the place to a user."""
     step = self.step or 0
     words = _WORDS[self.kind].format(step=step, next=step + 1)
     if not self.dtype:
@@ -98,8 +98,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 def fold(place: Place, bodies: Sequence[bytes]) -> bytes:
   """Returns the answer to a vote, from the votes in the islands' order.
 
-  Sums are formed in this order, so that every island would get the same bits if
-  it added the votes itself.
+  Sums are formed in this order, so that the bits are the same as if every
+  island added the votes itself.
   """
   whole = b''.join(bodies)
   if place.operation not in FOLDS:
@@ -122,7 +122,7 @@ class Hello(Message):
 
 
 class Ask(Message):
-  """Asks for something that needs no membership; `Told` answers."""
+  """Asks for something that requires no membership; `Told` answers."""
 
   what: Literal['key', 'status']
 
@@ -134,11 +134,11 @@ class Told(Message):
 
 
 class Answer(Message):
-  """The answer that all islands of a generation get at a place.
+  """The answer for all islands of a generation at a place.
 
   Attributes:
     key: identifies the place.
-    admits: whether islands wait to join or to leave since.
+    admits: whether islands now wait to join or to leave.
     body: the folded votes.
   """
 
@@ -151,12 +151,12 @@ class Membership(Message):
   """A generation: the islands that train together.
 
   Attributes:
-    generation: index; 0 if the island that gets it only prepares.
-    identity: differs between generations of one index by other coordinators.
+    generation: index; 0 for an island that only prepares.
+    identity: distinguishes generations of one index by different coordinators.
     islands: address of each island's outbox by name, in the workers' order.
     relays: addresses of each island's relays by name.
     slots: name of the island in each slot of the run, or `FREE`.
-    admissions: how often islands were admitted or released before.
+    admissions: number of times that islands were admitted or released before.
   """
 
   generation: int
@@ -168,14 +168,14 @@ class Membership(Message):
 
 
 class Known(Message):
-  """Everything that a coordinator needs to know after it was started again.
+  """An island's knowledge of the run, for a coordinator that has restarted.
 
   Attributes:
-    membership: the last generation that it has heard of.
+    membership: the last generation that the island has heard of.
     admits: whether islands wait to join or to leave.
     heard: the last answer on each channel, which others may have missed.
-    reached: the step in which it waits, if all are about to stop.
-    last: the step after which all stop, if it is known.
+    reached: step in which the island waits, if all are about to stop.
+    last: step after which all stop, if it is known.
   """
 
   membership: Membership
@@ -189,14 +189,14 @@ class Join(Message):
   """An island asks to take part.
 
   Attributes:
-    name: unique in the run.
+    name: name, unique in the run.
     address: `host:port` of its outbox.
     run: digest of each part of its program, by name.
     timeout: seconds of silence after which this island counts as lost.
     welcomes: whether it admits islands while it runs.
     slot: slot that it had in an earlier run, if it knows one.
     relays: `host:port` of each relay in its other processes.
-    known: what it knows, if it was in the run before.
+    known: knowledge of the run, if it was a member before.
   """
 
   name: Text
@@ -210,12 +210,12 @@ class Join(Message):
 
 
 class Arrived(Message):
-  """An island has come to a place.
+  """An island has arrived at a place.
 
   Attributes:
     place: the place.
-    body: its vote; `None` if the vote will follow, because the island still
-      receives something.
+    body: the island's vote; `None` if the vote will follow, because the island
+      is still receiving a message.
   """
 
   place: Place
@@ -223,12 +223,12 @@ class Arrived(Message):
 
 
 class Accused(Message):
-  """An island cannot get the message of another one at a place.
+  """An island cannot get another island's message at a place.
 
   Attributes:
     key: identifies the place.
-    name: the other island.
-    why: what is wrong with its message; empty if it cannot be reached.
+    name: name of the other island.
+    why: error in its message; empty if the other island is unreachable.
   """
 
   key: Key
@@ -237,7 +237,7 @@ class Accused(Message):
 
 
 class Acquitted(Message):
-  """Takes back what `Accused` has said."""
+  """Withdraws an `Accused`."""
 
   name: str
 
@@ -247,7 +247,7 @@ class Stop(Message):
 
 
 class Reached(Message):
-  """The last step that an island has taken when it was asked to wait."""
+  """The last step that an island had taken when it was asked to wait."""
 
   step: int
 
@@ -265,7 +265,7 @@ class Failed(Message):
 
 
 class Alive(Message):
-  """A sign of life of an island, with what it has done since it has joined."""
+  """A sign of life of an island, with its work since it joined."""
 
   generation: int = 0
   step: int = 0
@@ -276,19 +276,19 @@ class Alive(Message):
 
 
 class Sign(Message):
-  """A sign of life of the coordinator: for whom the island waits, if any."""
+  """A sign of life of the coordinator, naming any island waited for."""
 
   waits: str = ''
 
 
 class Ended(Message):
-  """An island is no member any more.
+  """An island is no longer a member.
 
   Attributes:
     line: the reason.
     kind: `lost` if it may rejoin by itself, `left` if it was asked to stop,
-      `finished` if nothing is left to do, `apart` if islands have come to
-      different places; else an error.
+      `finished` if the run has finished, `apart` if islands have arrived at
+      different places; otherwise an error.
   """
 
   line: str
@@ -310,7 +310,7 @@ _of_coordinators = msgspec.msgpack.Decoder(OF_COORDINATORS)
 
 
 def changed(message: Kept, **fields: Any) -> Kept:
-  """Returns a message with other values of some fields."""
+  """Returns a message with new values of some fields."""
   return msgspec.structs.replace(message, **fields)
 
 
@@ -320,10 +320,10 @@ def encode(message: Message) -> bytes:
 
 
 def from_island(content: bytes) -> OF_ISLANDS:
-  """Inverts `encode`; `ValueError` if no island says this."""
+  """Inverts `encode`; raises `ValueError` unless an island sends this."""
   return _of_islands.decode(content)
 
 
 def from_coordinator(content: bytes) -> OF_COORDINATORS:
-  """Inverts `encode`; `ValueError` if no coordinator says this."""
+  """Inverts `encode`; raises `ValueError` unless a coordinator sends this."""
   return _of_coordinators.decode(content)

@@ -13,18 +13,18 @@ from selsync_jax.islands.protocol.seats import (
 
 
 class Rendezvous:
-  """The islands that have joined, by name, until they begin together.
+  """Islands that have joined, by name, until they begin together.
 
-  Those of a new run begin when all have joined or, after a time, enough of
-  them; others may join while they train. If some know a run, which an earlier
-  coordinator has served, they begin when all members of that run have joined.
-  An island that was started again stays behind, because it is not where they
-  are. But while nothing has been exchanged, all are at the beginning.
+  A new run begins when all islands have joined or, after a time, enough of
+  them; others may join while they train. If some islands know a run of an
+  earlier coordinator, they begin when all members of that run have joined. An
+  island that was started again is left out, because it lacks the others' state.
+  But while nothing has been exchanged, all are at the beginning.
 
   Args:
-    islands: N, the number of islands that are expected.
+    islands: N, the expected number of islands.
     minimum: the least number that begins.
-    slots: the names of the run's islands, if they are known; see `seated`.
+    slots: names of the run's islands, if they are known; see `seated`.
 
   Attributes:
     seats: the waiting islands, by name.
@@ -36,13 +36,13 @@ class Rendezvous:
     self.seats: dict[str, Seat] = {}
 
   def add(self, seat: Seat) -> str:
-    """Adds an island; a process of the same name replaces an earlier one.
+    """Adds an island; a later process of the same name replaces an earlier one.
 
     Returns:
-      A line about it for the journal.
+      A line about the island for the journal.
 
     Raises:
-      Refusal: if it does not belong here, or is too late.
+      Refusal: if the island does not belong here, or is too late.
     """
     join = seat.join
     check_run(join, self._others(join.name))
@@ -66,7 +66,7 @@ class Rendezvous:
     return words
 
   def _check_slot(self, name: str) -> None:
-    """Raises `Refusal` if there is no slot for an island."""
+    """Raises `Refusal` if no slot is free for an island."""
     known = self._all_known
     slots = _newest(known).slots if known else self._slots
     new = self.seats.keys() - {name} - {*slots}
@@ -82,10 +82,10 @@ class Rendezvous:
     return [known for known in each if known]
 
   def met(self, is_late: bool = False) -> dict[Seat, Known | None] | None:
-    """Returns islands that begin, with what each knows; `None` if none do yet.
+    """Returns the islands that begin, with their knowledge; `None` if none do.
 
     Args:
-      is_late: whether to wait no longer for missing islands.
+      is_late: whether to stop waiting for missing islands.
     """
     known = self._all_known
     is_complete = len(self.seats) == self.islands
@@ -108,7 +108,7 @@ class Rendezvous:
 
   @property
   def missing(self) -> list[str]:
-    """Members of the run that have not found the coordinator again."""
+    """Members of the run that have not reached the coordinator again."""
     known = self._all_known
     return sorted(set(_newest(known).islands) - {*self.seats}) if known else []
 
@@ -121,7 +121,7 @@ class Rendezvous:
     free = {i for i, name in enumerate(slots) if name == FREE}
     wishes = ((name, self.seats[name].join.slot) for name in new)
     for name, slot in sorted(wishes, key=lambda wish: wish[1] is None):
-      if free:  # Else it is a stranger, among these.
+      if free:  # Otherwise it is a stranger.
         at = slot if slot in free else min(free)
         free.remove(at)
         slots[at] = name
@@ -148,14 +148,14 @@ def _newest(known: Sequence[Known]) -> Membership:
 
 
 def _contradict(one: Known, other: Known) -> bool:
-  """Returns whether two coordinators have parted these islands."""
+  """Returns whether two coordinators have separated these islands."""
   mine, its = one.membership, other.membership
   return mine.generation == its.generation and mine.identity != its.identity
 
 
 def _is_of(seat: Seat, now: Membership) -> bool:
-  """Returns whether it is this process that an island's name stands for.
+  """Returns whether a member's name refers to this process of an island.
 
-  Another one may have taken its place while it was suspended.
+  Another process may have taken its place while it was suspended.
   """
   return now.islands.get(seat.name) == seat.join.address

@@ -1,4 +1,4 @@
-"""A run as its coordinator sees it: its members, and where each of them is."""
+"""A run, seen by its coordinator: the members, and the place of each one."""
 
 import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,37 +18,37 @@ from selsync_jax.islands.protocol.seats import (
 )
 
 SILENT = 2.0
-"""Seconds of silence after which a process of the same name takes a place."""
+"""Seconds of silence after which another process may take over a name."""
 
 ASKING = 1.0
-"""Seconds from an island's request to stop until it is released.
+"""Seconds from an island's request to stop until its release.
 
-A person who ends a whole run asks all islands, but not in the same moment.
+A person who ends a whole run asks all islands, but not at the same moment.
 """
 
 PARTING = 20.0
-"""Seconds in which an island that is released may hand over what it computed.
+"""Seconds in which a released island may hand over its work.
 
-Then it leaves without. Schedulers usually kill a process after 30.
+Then it leaves anyway. Schedulers usually kill a process after 30.
 """
 
 WAITING = 5.0
-"""Seconds after which an island hears for whom it waits."""
+"""Seconds after which an island is told for whom it waits."""
 
 CHANNELS = 8
 """The most channels of an island."""
 
 ODD = 1.0
-"""Seconds in which others may report a wrong message, too."""
+"""Seconds in which other islands may report a wrong message, too."""
 
 
 class Meeting:
-  """A place to which some islands have come.
+  """A place where some islands have arrived.
 
   Attributes:
-    bodies: what each island says there, as soon as it does.
-    times: when each island has arrived.
-    groups: islands by their places, which must fit each other in a group.
+    bodies: vote of each island, once it is known.
+    times: time of each island's arrival.
+    groups: islands by place; places in a group must fit each other.
   """
 
   def __init__(self):
@@ -57,7 +57,7 @@ class Meeting:
     self.groups: list[tuple[Place, list[Seat]]] = []
 
   def add(self, seat: Seat, said: Arrived, now: float) -> None:
-    """An island has arrived, or says what it has not said on arrival."""
+    """Adds an island's arrival, or the vote that follows it."""
     if said.body is not None:
       self.bodies[seat] = said.body
     if seat in self.times:
@@ -70,24 +70,24 @@ class Meeting:
 
 
 class Run:
-  """Islands that have met, and what becomes of them when some end.
+  """Islands that train together, and their transitions when some end.
 
-  Those that train together are a generation. When one ends, the others are the
-  next, or all end if they would be too few. One that joins later prepares, and
-  is in the next generation as soon as it and the others are ready. An island
-  that is asked to stop leaves, or all stop after the same step if too few would
-  be left. All hear the same in the same order.
+  Islands that train together are a generation. When one ends, the others form
+  the next generation, or all end if too few are left. One that joins later
+  first prepares, and is in the next generation as soon as it and the others are
+  ready. An island that is asked to stop leaves, or all stop after the same step
+  if too few would be left. All islands hear all events in the same order.
 
   Args:
     seats: the islands, each with its knowledge if the run is older than this
       coordinator.
-    slots: the names of the run's islands; see `seated`.
+    slots: names of the run's islands; see `seated`.
     minimum: the least number of islands that train.
     identity: see `messages.Membership`.
     say: sends a message to some islands.
     note: notes an event: its kind, an island, words, generation, and members.
-    grace: seconds that islands at a place, if they are enough to continue, wait
-      for the others there; `None` is as long as it takes.
+    grace: seconds for which islands at a place, if they are enough to continue,
+      wait for the others there; `None` sets no limit.
     now: the time in seconds.
 
   Attributes:
@@ -95,7 +95,7 @@ class Run:
     members: the islands that train.
     coming: islands that prepare.
     is_over: whether all members have left or ended.
-    has_finished: whether nothing is left to do.
+    has_finished: whether the run is complete.
   """
 
   def __init__(
@@ -117,8 +117,8 @@ class Run:
     self._known = {*slots} - {FREE}  # Names that have trained.
     self.coming: list[Seat] = []
     self._asking: set[Seat] = set()  # Islands that ask to stop.
-    self._parting: set[Seat] = set()  # Those of them that are released.
-    self._tally: Tally | None = None  # Once all are about to stop.
+    self._parting: set[Seat] = set()  # Asking islands that are released.
+    self._tally: Tally | None = None  # Exists once all are about to stop.
     self.is_over = self.has_finished = False
     self.number = self._admissions = 0
     self._admits = False
@@ -143,7 +143,7 @@ class Run:
     return not self.is_over and (seat in self._there or seat in self.coming)
 
   def tick(self, now: float) -> None:
-    """Ends silent and late islands, and does what is due."""
+    """Ends silent and late islands, and takes other actions that are due."""
     while self._timers and self._timers[0][0] <= now:
       heapq.heappop(self._timers)[2](now)
     for seat in self.there:
@@ -157,7 +157,7 @@ class Run:
         self._end(dict.fromkeys(found, late), 'lost')
 
   def waits(self, seat: Seat, now: float) -> str:
-    """Says for whom an island waits, where and since when, if it does."""
+    """Returns a line about the wait of an island, if it waits."""
     for (_, channel, _), meeting in self._open.items():
       seconds = now - meeting.times.get(seat, now)
       if seconds > WAITING:
@@ -168,7 +168,7 @@ class Run:
     return ''
 
   def _late(self, grace: float, now: float) -> list[Seat]:
-    """Returns islands for which enough others have waited for too long."""
+    """Returns islands for which enough others have waited too long."""
     if self.is_over:
       return []
     for (_, channel, _), meeting in self._open.items():
@@ -184,13 +184,13 @@ class Run:
     return []
 
   def _may_be_late(self, seat: Seat) -> bool:
-    """Returns whether it neither receives anything nor takes a first step."""
+    """Returns whether an island receives nothing and is past its first step."""
     at = seat.at.get('')
     receives = at and at.kind == 'average'
     return not receives and seat.began not in (None, seat.done.step)
 
   def has_finished_without(self, join: messages.Join) -> bool:
-    """Returns whether the run has ended well when an island was not there."""
+    """Returns whether the run has finished while an island was away."""
     there = {seat.name: seat.join for seat in self.members}
     others = [*there.values()]
     return (
@@ -201,7 +201,7 @@ class Run:
     """Lets an island prepare that joins late or rejoins.
 
     Returns:
-      Whether it is the only one of its name; else the other must end first.
+      Whether no other island has its name; otherwise the other must end first.
 
     Raises:
       Refusal: if there is no slot for it.
@@ -217,7 +217,7 @@ class Run:
     return True
 
   def end_if_silent(self, name: str, now: float) -> None:
-    """Ends an island of which another process of its name takes the place."""
+    """Ends a silent island whose name another process wants to take."""
     for seat in self.there:
       if seat.name == name and now - seat.heard_at > SILENT:
         self._end({seat: 'is replaced'})
@@ -227,9 +227,9 @@ class Run:
     self._end({seat: GONE})
 
   def hear(self, seat: Seat, message: messages.Message, now: float) -> None:
-    """Does what an island says."""
+    """Handles a message of an island."""
     if not self._has(seat):
-      return  # It has not heard yet that it has ended.
+      return  # It has not yet heard of its end.
     match message:
       case Arrived():
         self._arrive(seat, message, now)
@@ -249,7 +249,7 @@ class Run:
         self._end({seat: f'{FAILED}: {why}' if why else FAILED})
 
   def _begin(self, seats: Iterable[Seat]) -> None:
-    """Begins a generation; what the one before it has not completed is void."""
+    """Begins a generation; incomplete work of the one before is void."""
     self.members = in_order(seats, self.slots)
     self._there = {*self.members}
     self.number += 1
@@ -257,7 +257,7 @@ class Run:
     self._known |= {seat.name for seat in self.members}
     for seat in self.members:
       seat.began, seat.at = None, {}
-    self._accused: dict[tuple[str, str], str] = {}  # Who accuses whom of what.
+    self._accused: dict[tuple[str, str], str] = {}  # By accuser and accused.
     self._say(self.members, self._membership(self.number, self.members))
 
   def _membership(
@@ -284,7 +284,7 @@ class Run:
     if place.kind == 'enter' and seat in self.coming:
       seat.is_prepared = True
     if place.generation != self.number or seat not in self._there:
-      return  # It has not heard yet that there is another generation.
+      return  # It has not yet heard of the new generation.
     before = seat.at.get(place.channel)
     skipped = place.count - (before.count if before else 0)
     if skipped not in (0, 1) or len(seat.at) > CHANNELS:
@@ -301,9 +301,9 @@ class Run:
       self._complete(place.key, meeting)
 
   def _part_ways(self, meeting: Meeting, now: float) -> bool:
-    """Returns whether islands have come to different places.
+    """Ends islands at odd places; returns whether places differ.
 
-    Most of them continue, if they agree; the others end.
+    Most islands continue, if they agree; the others end.
     """
     if len(meeting.groups) == 1:
       return False
@@ -320,7 +320,7 @@ class Run:
     return True
 
   def _complete(self, key: Key, meeting: Meeting) -> None:
-    """Answers at a place to which all have come."""
+    """Answers at a place where all have arrived."""
     if len(meeting.bodies) < len(self.members):
       return
     bodies = [meeting.bodies[seat] for seat in self.members]
@@ -344,9 +344,9 @@ class Run:
           self._note(kind, seat, LEFT)
 
   def _admit(self) -> None:
-    """Begins a generation with joining and without leaving islands.
+    """Begins a generation with joining islands, and without leaving ones.
 
-    Unless all are to stop.
+    Does nothing if all are about to stop.
     """
     self._admits = False
     self._admissions += 1
@@ -367,7 +367,7 @@ class Run:
   def _accuse(
     self, seat: Seat, key: Key, name: str, why: str, now: float
   ) -> None:
-    """Notes an accusation, if both islands say that they are at the place."""
+    """Notes an accusation, if both islands report being at the place."""
     by_name = {each.name: each for each in self.members}
     generation, channel, count = key
     both = [seat, by_name.get(name)]
@@ -376,7 +376,7 @@ class Run:
       for each in both
     ):
       return
-    if not self._accused:  # Others may come to the same one later.
+    if not self._accused:  # Others may accuse the same island later.
       self._accused = accused = {}
       self._later(
         now + (min(ODD, seat.join.timeout) if why else seat.join.timeout),
@@ -387,11 +387,12 @@ class Run:
   def _judge(self, accused: dict[tuple[str, str], str], now: float) -> None:
     """Ends the island that most others accuse, or that accuses most of them.
 
-    If it is one word against another, an accuser that is not accused itself
-    cannot reach what others can. If the message was wrong, it is believed once.
+    With one word against another, an accuser that is not accused itself is the
+    one that cannot reach an island that others can. If the message was wrong,
+    the accuser is believed once.
 
     Args:
-      accused: the accusations. If these were taken back, or another generation
+      accused: the accusations. If these were withdrawn, or another generation
         has begun, nothing happens.
       now: the time in seconds.
     """
@@ -434,12 +435,12 @@ class Run:
 
   @property
   def _may_leave(self) -> bool:
-    """Whether enough islands are left when those leave that ask to."""
+    """Whether enough islands are left after the asking islands have left."""
     left = [seat for seat in self.members if seat not in self._asking]
     return len(left) >= self._minimum
 
   def _asked(self, seat: Seat, now: float) -> None:
-    """An island was asked to stop."""
+    """Handles an island's request to stop."""
     if seat in self._asking:
       return
     self._asking.add(seat)
@@ -449,7 +450,7 @@ class Run:
       self._ask_all_to_stop()
 
   def _release(self, seat: Seat, now: float) -> None:
-    """Releases an island as soon as little is lost with it.
+    """Releases an island as soon as little work is lost with it.
 
     That is when others may join. If loops admit no island, it leaves at once.
     """
@@ -460,7 +461,7 @@ class Run:
       self._part(seat, now)
 
   def _part(self, seat: Seat, now: float) -> None:
-    """Ends an island that is released, if it is still there."""
+    """Ends an island that was released, if it is still a member."""
     if seat not in self.members or self._tally or self.is_over:
       return
     if self._may_leave:
@@ -469,7 +470,7 @@ class Run:
       self._ask_all_to_stop()
 
   def _continue_stopping(self, each: Iterable[Known]) -> None:
-    """Asks again how far islands are that are about to stop, if they are."""
+    """Asks stopping islands again for their steps."""
     last = [known.last for known in each if known.last is not None]
     if last:
       self._tally = Tally((), self._tell)
@@ -478,7 +479,7 @@ class Run:
       self._ask_all_to_stop()
 
   def _ask_all_to_stop(self) -> None:
-    """Asks all to stop, unless they are asked already."""
+    """Asks all islands to stop, unless they were asked already."""
     if not (self._tally or self.is_over):
       names = [seat.name for seat in self.members]
       self._tally = Tally(names, self._tell)
@@ -493,12 +494,12 @@ class Run:
   def _end(
     self, fates: Mapping[Seat, str], kind: Any = 'error', line: str = ''
   ) -> None:
-    """Begins a generation without islands; or all end, if they were needed.
+    """Begins a generation without islands; or ends all, if too few are left.
 
     Args:
-      fates: what has happened to each.
+      fates: fate of each ended island.
       kind: see `messages.Ended`.
-      line: the reason that islands hear, if it is not their own fate.
+      line: reason for the other islands, if they end too.
     """
     gone = [seat for seat in self.members if seat in fates]
     for seat in [seat for seat in self.coming if seat in fates]:
@@ -521,7 +522,7 @@ class Run:
         self._tally.collect(seat.name)
 
   def _drop(self, seat: Seat, fate: str, kind: Any) -> None:
-    """Expects an island no longer that prepares."""
+    """Stops expecting an island that prepares."""
     self.coming.remove(seat)
     if seat.name not in self._known:
       self.slots = [FREE if name == seat.name else name for name in self.slots]
@@ -529,7 +530,7 @@ class Run:
     self._say([seat], messages.Ended(f'island {seat.name} {fate}', kind))
 
   def _note(self, kind: str, seat: Seat, words: str) -> None:
-    """Notes an event of an island, and the members since then."""
+    """Notes an event of an island, and the members afterwards."""
     names = [] if self.is_over else [each.name for each in self.members]
     self._note_(kind, seat.name, words, self.number, names)
 
@@ -538,10 +539,10 @@ class Run:
 
 
 def missed(known: Known, others: Iterable[Known]) -> list[messages.Answer]:
-  """Returns the answers that others have heard and an island waits for.
+  """Returns the answers that other islands have heard and an island waits for.
 
-  As every answer needs all islands, none is ahead of another by more than one
-  answer on each channel.
+  Every answer needs all islands, so no island is ahead of another by more than
+  one answer on each channel.
   """
   own = {answer.key for answer in known.heard}
   generation = known.membership.generation

@@ -7,19 +7,19 @@ from typing import Any
 from selsync_jax.islands.protocol.messages import Alive, changed, Join, Place
 
 FREE = ''
-"""Stands for the name of an island that has not joined yet."""
+"""The name in a slot whose island has not joined yet."""
 
 MINUTE = 60.0
-"""Seconds over which rates are means."""
+"""Seconds over which rates are averaged."""
 
 _UNITS = tuple(name for name in Alive.__struct_fields__ if name != 'generation')
 
 
 class Refusal(Exception):
-  """An island may not join.
+  """The reason why an island may not join.
 
   Args:
-    line: the reason.
+    line: the reason, to print.
     kind: see `messages.Ended`.
   """
 
@@ -32,15 +32,15 @@ class Seat:
   """An island's connection, on the coordinator's side.
 
   Attributes:
-    number: identifies the connection; later ones have larger numbers.
-    join: how the island has introduced itself.
-    heard_at: when it has said something.
-    said_at: when something was said to it.
-    deadline: when it waits no longer to join; `None` if it does not wait.
+    number: index of the connection; later ones have larger indices.
+    join: introduction of the island.
+    heard_at: time of the last message from the island.
+    said_at: time of the last message to the island.
+    deadline: time when its wait to join ends; `None` if it does not wait.
     is_prepared: whether it can train, if it prepares.
-    began: steps it had taken when its generation began, once it says so.
-    at: the last place that it has come to, by channel.
-    done: what it has done.
+    began: steps taken before its generation began, once it reports them.
+    at: last place where it has arrived, by channel.
+    done: its work so far.
   """
 
   def __init__(self, number: int, join: Join, now: float):
@@ -59,7 +59,7 @@ class Seat:
     return self.join.name
 
   def note(self, done: Alive, now: float) -> None:
-    """Keeps what the island says that it has done."""
+    """Keeps the island's report of its work."""
     self.done = done
     self._told.append((now, done))
     while len(self._told) > 2 and now - self._told[1][0] > MINUTE:
@@ -73,7 +73,7 @@ class Seat:
       self.done = changed(self.done, step=step)
 
   def account(self, now: float) -> dict[str, float]:
-    """Returns what the island has done, and its bytes a second in a minute."""
+    """Returns the island's work, and its bytes per second in a minute."""
     (start, before), (end, _) = self._told[0], self._told[-1]
     rates = {
       f'{name}_per_second': (getattr(self.done, name) - getattr(before, name))
@@ -85,16 +85,16 @@ class Seat:
 
 
 def seated(slots: Sequence[str], name: str, slot: int | None) -> list[str]:
-  """Returns the slots of a run, in one of which an island is.
+  """Returns the slots of a run, with an island in one of them.
 
   Args:
     slots: name of the island in each slot, in the workers' order; some may be
       `FREE`.
-    name: the island's name. If it has no slot, it takes a free one.
+    name: name of the island. If it has no slot, it takes a free one.
     slot: slot that it had before, if it knows one.
 
   Raises:
-    Refusal: if there is none for it.
+    Refusal: if no slot is free.
 
   >>> seated(['', 'oahu', ''], 'maui', 2)
   ['', 'oahu', 'maui']
@@ -110,7 +110,7 @@ def seated(slots: Sequence[str], name: str, slot: int | None) -> list[str]:
 
 
 def check_run(join: Join, others: Mapping[str, Join]) -> None:
-  """Raises `Refusal` if an island would run something else than the others.
+  """Raises `Refusal` if an island's program differs from the others'.
 
   Args:
     join: introduction of the island.
