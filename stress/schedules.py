@@ -3,12 +3,12 @@
   python -m stress.schedules --seeds=10000
 
 Each seed is a run of two to five islands and their coordinator on a virtual
-clock: what they say to each other is delayed, cut off in one direction or both,
-or lost with its connection; processes are killed, frozen and started again,
-islands are asked to leave, and some lie. tests/support/schedules.py has the
-processes, the network, and what must hold after each event. Prints the seeds
-for which something did not hold; `--seed=N` plays one of them, and prints what
-the coordinator has noted. The exit code is 1 if there are any.
+clock. Their messages are delayed, cut off in one direction or both, or lost
+with their connection; processes are killed, frozen and restarted, islands are
+asked to leave, and some lie. tests/support/schedules.py has the processes, the
+network, and the invariants to check after each event. Prints the seeds that
+break an invariant; `--seed=N` plays one of them, and prints the coordinator's
+notes. The exit code is 1 if there are any.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tests.support import schedules
 
 
 def play(seed: int) -> str:
-  """Returns what did not hold with this seed."""
+  """Returns the invariant that this seed breaks, if any."""
   try:
     schedules.play(seed)
   except Exception as error:

@@ -1,25 +1,25 @@
-"""Disturbs islands while they train, in every way that we know.
+"""Disturbs islands while they train, with every known fault.
 
   python -m stress.storm --islands=4 --minutes=30
 
 The islands, and their coordinator, are hosts of an emulated cluster, and
-train tests/support/slow_digits.py: steps that leave the CPU idle, as a GPU's.
-Every --every seconds one island is killed (SIGKILL), at any moment or in an
-average; frozen for a moment, or until the others give it up (SIGSTOP); cut off
-from the network; asked to leave (SIGTERM); or Python's lock is held in it. Or
-two are killed at once; or the one that gives a newcomer its state; or the
-coordinator, alone or with an island. Whoever has ended is started again. The
-others must go on, and the victims must train with them again, one after the
-other, until all have taken their steps. Whatever two islands say of the same
-step must be the same, `selsync replay` must compute the same parameters from
-their logs, and the validation loss must be one that undisturbed runs of other
-seeds could have.
+train tests/support/slow_digits.py, whose steps leave the CPU idle as with a
+GPU. Every --every seconds one island is killed (SIGKILL), at any moment or in
+an average; frozen for a moment, or until the others give it up (SIGSTOP); cut
+off from the network; asked to leave (SIGTERM); or Python's lock is held in it.
+Or two are killed at once; or the island that gives a newcomer its state; or the
+coordinator, alone or with an island. Ended processes are started again. The
+others must continue, and the victims must train with them again, one after the
+other, until all have taken their steps. The reports of two islands on the same
+step must be equal, `selsync replay` must compute the same parameters from
+their logs, and the validation loss must be plausible for undisturbed runs with
+other seeds.
 
 Prints, for each fault, how long the others needed for three steps, and how long
 a victim took from its start, or from the end of its fault, until it trained.
-Then prints the number of steps, relative to as many seconds before and after
-the storm, the share of the islands that took part, and how much longer than
-usual the three steps took. The exit code is 1 if anything was wrong; missed
+Then prints the number of steps, relative to an equally long time before and
+after the storm, the share of the islands that took part, and how much longer
+than usual the three steps took. The exit code is 1 after any error; missed
 goals do not count.
 """
 
@@ -50,7 +50,7 @@ QUIET = 60.0  # Seconds without a fault before the storm, and after it.
 CUT = 30.0  # Seconds without a network.
 PATIENCE = 120.0  # Seconds within which a victim must train again.
 SEEDS = range(100, 105)  # Seeds of undisturbed runs.
-FAULTS = {  # The number of victims of each.
+FAULTS = {  # Number of victims of each.
   'killed': 1,
   'killed in an average': 1,
   'frozen': 1,
@@ -68,7 +68,7 @@ SAME = 'loss', 'synced', 'relative_change', 'samples', 'lssr'
 
 
 class Storm:
-  """Islands on hosts of their own, and their coordinator on another.
+  """Islands on separate hosts, and their coordinator on another.
 
   Args:
     folder: the folder of their runs.
@@ -117,11 +117,11 @@ class Storm:
     self._hosts.link(self.names.index(name), state)
 
   def log(self, name: str) -> str:
-    """What an island, or the coordinator, has said."""
+    """The output of an island or of the coordinator."""
     return (self.folder / f'{name}.log').read_text()
 
   def events(self) -> list[journal.Event]:
-    """The joining and leaving islands."""
+    """The events of joining and leaving islands."""
     lines = (self.folder / 'events.jsonl').read_text().splitlines()
     return [journal.Event(**json.loads(line)) for line in lines]
 
@@ -148,7 +148,7 @@ class Storm:
     """Starts an island whenever it has ended, until it has passed a step.
 
     Returns:
-      The seconds since its last start; `None` if it does not get there.
+      The seconds since its last start; `None` if it never passes the step.
     """
     began = deadline = time.monotonic()
     deadline += PATIENCE

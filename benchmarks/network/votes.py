@@ -2,13 +2,13 @@
 
   python -m benchmarks.network.votes --islands 2 8 64 256 1000
 
-At every vote each island tells the coordinator one byte, and hears whether any
-has asked for an average. The coordinator is a process of its own, and so are
-all islands together, each with a connection of its own, over TLS. Prints the
-CPU time of the coordinator for a vote; how long a vote takes when all cores of
-this machine are the islands', too; the share of a core that the coordinator
-needs for signs of life alone; and what it must send for a vote, without what
-TLS adds. Writes votes.json.
+At every vote each island sends the coordinator one byte, and hears whether any
+has asked for an average. The coordinator is a separate process, and another
+process has all islands, each with its own connection, over TLS. Prints the
+CPU time of the coordinator for a vote; how long a vote takes when the islands
+share all cores of this machine; the share of a core that the coordinator
+needs for signs of life alone; and the bytes that it must send for a vote,
+without the overhead of TLS. Writes votes.json.
 """
 
 import argparse
@@ -26,7 +26,7 @@ TIMEOUT = 60.0
 
 
 def serve(islands: int, pipe: Connection) -> None:
-  """Is a coordinator; says, when asked, how much CPU time it has taken."""
+  """Runs a coordinator; reports its CPU time when asked."""
   from selsync_jax.islands.server import CoordinatorServer
 
   _allow(islands)
@@ -37,7 +37,7 @@ def serve(islands: int, pipe: Connection) -> None:
 
 
 def _allow(islands: int) -> None:
-  """Lets this process have that many connections."""
+  """Raises this process's limit to that many connections."""
   _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
   resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
   assert most > islands + 100
@@ -65,7 +65,7 @@ class Islands:
     self._changed = asyncio.Event()
 
   async def join(self) -> None:
-    """Connects all islands, and waits until they are a generation."""
+    """Connects all islands, and waits until they form a generation."""
     from selsync_jax.islands import connection
 
     host, _, port = self._invitation.address.rpartition(':')
@@ -130,7 +130,7 @@ class Islands:
       [*member.answer(place)]
 
   async def live(self, seconds: float) -> None:
-    """All islands do nothing but give signs of life."""
+    """Lets all islands only send signs of life."""
     end = time.monotonic() + seconds
     while (now := time.monotonic()) < end:
       for i, member in enumerate(self._members):

@@ -1,1 +1,1 @@
-"""The processes of one JAX world: how they find each other, live and die."""
+"""Processes of one JAX world: connection, agreement, and failure."""

@@ -1,8 +1,8 @@
-"""The step after which all programs of a run stop, once one of them is asked.
+"""Agreement on the last step, after which all programs of a run stop.
 
-Every program has an `Agreement`. One place has a `Tally`, and all programs
-exchange messages with it: process 0 of a JAX world, or the coordinator of
-islands.
+Every program has an `Agreement`. One process also has a `Tally`, and all
+programs exchange messages with it: process 0 of a JAX world, or the coordinator
+of islands.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -16,17 +16,17 @@ Message = Mapping[str, Any]
 class Agreement:
   """A program's part in the agreement on the last step.
 
-  While programs agree, none goes beyond the step that it is in. So each of them
-  will pass the step after the last that any has reached, and that is where they
-  stop. A program that is alone stops after its next step.
+  While programs agree, none continues beyond its current step. So each of them
+  will pass the step after the last that any program has reached; all stop
+  there. A program that is alone stops after its next step.
 
   Args:
     tell: sends a message to the `Tally`; `None` if this program is alone.
 
   Attributes:
     is_asked: whether this program was asked to stop.
-    reached: the last step that this program had taken when it was held.
-    last: the step after which all stop, once it is known.
+    reached: last step that this program had taken when it was told to wait.
+    last: step after which all stop, once it is known.
   """
 
   def __init__(self, tell: Callable[[Message], None] | None = None):
@@ -76,10 +76,10 @@ class Agreement:
 
 
 class Tally:
-  """The steps that programs have reached when one of them is asked to stop.
+  """The steps that programs have reached when one is asked to stop.
 
   Args:
-    programs: the names or numbers of all.
+    programs: names or indices of all programs.
     tell: sends a message to every `Agreement`.
   """
 
@@ -98,16 +98,16 @@ class Tally:
       self.collect(program, message['reached'])
 
   def ask(self) -> None:
-    """Holds all programs, unless they are held already."""
+    """Makes all programs wait, unless they do already."""
     with self._changing:
       before, self._is_asked = self._is_asked, True
     if not before:
       self._tell({'stop': True})
 
   def collect(self, program: Hashable, step: int = -1) -> None:
-    """Tells the last step, when all have said which they have reached.
+    """Sends the last step, when all programs have reported their step.
 
-    A program that has ended has reached none.
+    A program that has ended counts as having reached none.
     """
     with self._changing:
       self._missing.discard(program)

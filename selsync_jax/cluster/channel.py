@@ -7,12 +7,13 @@ wait for it in a collective.
 
 Here process 0 checks, before JAX starts, that all processes match, and refuses
 a mismatch with one line. The connections then stay open, so a process that dies
-is noticed at once, and one that fails reports it. Each end also sends a sign of
-life every second; a process that is silent for too long counts as lost.
+is noticed at once, and a failing process reports its failure. Each end also
+sends a sign of life every second; a process that is silent for too long counts
+as lost.
 
 The processes also agree on the step after which all stop. JAX has a service for
 that, but a thread that asks it holds Python's lock until process 0 answers: if
-that has died, no other thread of the process could say so, or end it.
+process 0 has died, no other thread could report its end or end this process.
 """
 
 import atexit
@@ -29,7 +30,7 @@ from selsync_jax.cluster.agreement import Agreement, Message, Tally
 from selsync_jax.cluster.link import Link, StrangerError
 from selsync_jax.cluster.reception import ClusterError, Reception
 
-# How a process has ended.
+# Ways in which a process can end.
 LEFT, FAILED, GONE = 'has left', 'has failed', 'is gone'
 STOPPED, SILENT = 'was stopped by a signal', 'does not answer'
 # The seconds after another process's failure in which a process may report
@@ -48,13 +49,13 @@ class Channel:
   """The connections of one process. The constructor waits for all processes.
 
   Process 0 listens at the address, `host:port`, and sends its `offer` to all.
-  The values in `agreed` must be equal on all processes; `processes` is their
-  number. After `timeout` seconds, a process that is missing is a
-  `ClusterError`, and one that does not answer counts as gone. Strangers do not
-  have the token.
+  The values in `agreed` must be equal on all processes; `processes` is the
+  number of processes. After `timeout` seconds, a missing process raises a
+  `ClusterError`, and an unresponsive one counts as gone. Strangers do not have
+  the token.
 
   Attributes:
-    offer: what process 0 offers.
+    offer: process 0's offer.
     agreement: this process's part in the step after which all stop.
   """
 
@@ -93,7 +94,7 @@ class Channel:
     signals.before_stop(self._stop)
 
   def _tell_all(self, message: Message) -> None:
-    """Sends a message of the tally to all processes, and hears it here."""
+    """Sends a message of the tally to all processes, including this one."""
     self._send(message)
     self.agreement.hear(message)
 
@@ -105,7 +106,7 @@ class Channel:
     self._report(LEFT)
 
   def close(self) -> None:
-    """Lets this process go on alone: all others have left, too."""
+    """Lets this process continue alone, after all others have left."""
     self._leaving.set()
 
   def fail(self, code: int) -> None:
@@ -131,21 +132,21 @@ class Channel:
     self._send(_news(self._process, fate, code))
 
   def _send(self, message: Message, omitted: int | None = None) -> None:
-    """Sends a message to all peers but one; it does not matter who is gone."""
+    """Sends a message to all peers except one; lost peers are ignored."""
     for index, link in self._peers.items():
       if index != omitted:
         with contextlib.suppress(OSError):
           link.send(message)
 
   def _beat(self) -> None:
-    """Sends signs of life until this process ends or goes on alone."""
+    """Sends signs of life until this process ends or continues alone."""
     while not self._leaving.wait(BEAT):
       self._send({})
 
   def _watch(self, index: int, link: Link) -> None:
     """Waits until the peer ends. Unless it has left, ends this process too."""
     news = self._wait(index, link)
-    if news['fate'] == LEFT:  # Process 0 still tells of others.
+    if news['fate'] == LEFT:  # Process 0 still reports others.
       news = self._wait(index, link)
       if news['process'] == index and news['fate'] in (GONE, SILENT):
         return
@@ -163,7 +164,7 @@ class Channel:
 
   def _wait(self, index: int, link: Link) -> dict[str, Any]:
     """Waits until the peer reports an end, its own or another process's."""
-    # Waits are counted, as this process itself may have been frozen meanwhile.
+    # Counts waits instead of time, because this process may have been frozen.
     silent = 0.0
     while silent < self._timeout:
       try:

@@ -1,4 +1,4 @@
-"""Processes that this one starts, and that end with it."""
+"""Child processes that end with this process."""
 
 from collections.abc import Mapping, Sequence
 import ctypes
@@ -18,8 +18,8 @@ def start(
 ) -> subprocess.Popen:
   """Starts a command that ends with this process.
 
-  It calls `end_with_parent` at its start, unless it is the `preexec_fn`, and
-  `is_orphaned` after each step of training. The options are those of
+  The child calls `end_with_parent` at its start, unless it is the `preexec_fn`,
+  and `is_orphaned` after each step of training. The options are those of
   `subprocess.Popen`.
   """
   return subprocess.Popen(
@@ -40,13 +40,13 @@ def end_with_parent(number: int = signal.SIGTERM) -> None:
 def is_orphaned() -> bool:
   """Returns whether the process that started this one by `start` has ended.
 
-  It may have a shell between. Not every system sends a signal.
+  A shell may be between the two. Not every system sends a signal.
   """
   launcher = os.environ.get(_LAUNCHER)
   if launcher is None:
     return False
   try:
     os.kill(int(launcher), 0)
-  except (ProcessLookupError, PermissionError):  # Or it is another one now.
+  except (ProcessLookupError, PermissionError):  # The pid is reused.
     return True
   return False

@@ -1,13 +1,13 @@
-"""Processes that start at once, since one has imported what they need.
+"""Processes that start at once, by forking a process with loaded modules.
 
-To import JAX, TensorFlow and the rest takes longer than a short run trains. A
-`Forks` is a process that has done it, and forks for each command: the fork is a
-process as a shell would start one, with devices of its own. The process that
-forks never starts JAX, whose threads no fork would have.
+Importing JAX, TensorFlow and the rest takes longer than a short run trains. A
+`Forks` process has imported them, and forks for each command: the fork is like
+a process that a shell starts, with its own devices. The forking process never
+starts JAX, because a fork would lack JAX's threads.
 
-The fork server of `multiprocessing` cannot take its place. It ends at SIGTERM
-while its forks save, it outlives a parent that is killed, its forks skip what
-`atexit` holds, and what it imports prints to the terminal, not to a log.
+The fork server of `multiprocessing` cannot replace it. It ends at SIGTERM
+while its forks save, it outlives a killed parent, its forks skip `atexit`
+handlers, and its imports print to the terminal, not to a log.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,22 +25,22 @@ import warnings
 from selsync_jax.cluster import children, signals
 from selsync_jax.config import RunError
 
-FLAG = '--forks'  # Of a process that serves them; no user gives it.
+FLAG = '--forks'  # Marks a forking process; users never pass it.
 
 
 class Forks:
-  """A process that runs one command at a time, each in a fork of it."""
+  """A process that runs one command at a time, each in a fork of itself."""
 
   def __init__(
     self, modules: Iterable[str], env: Mapping[str, str], log: pathlib.Path
   ):
     """Starts the process, which first imports the modules.
 
-    It ends with the thread that calls this, or by `close`. What it prints to
-    stderr goes to the end of a file.
+    The process ends with the thread that calls this, or by `close`. Its stderr
+    is appended to a file.
     """
     self._log = log
-    self._pid: int | None = None  # Of the command.
+    self._pid: int | None = None  # The command's.
     with log.open('ab') as file:
       self._process = process = children.start(
         [sys.executable, '-m', 'selsync_jax', FLAG, *modules],
@@ -48,21 +48,21 @@ class Forks:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=file,
-        bufsize=0,  # So that `select` knows of all that was not read.
+        bufsize=0,  # So that `select` sees everything unread.
       )
-    assert process.stdin  # They are pipes.
+    assert process.stdin  # All are pipes.
     assert process.stdout
     self._requests, self._answers = process.stdin, process.stdout
 
   def start(self, arguments: Sequence[str], log: pathlib.Path) -> None:
-    """Starts a command, which writes to the end of a file."""
+    """Starts a command, whose output is appended to a file."""
     line = json.dumps([str(log), *arguments])
-    with contextlib.suppress(BrokenPipeError):  # The answer says it.
+    with contextlib.suppress(BrokenPipeError):  # The answer reports it.
       self._requests.write(f'{line}\n'.encode())
     self._pid = self._read()
 
   def wait(self, seconds: float) -> int | None:
-    """Returns the exit status of the command, None if it still runs."""
+    """Returns the exit status of the command; `None` if it still runs."""
     ready, _, _ = select.select([self._answers], [], [], seconds)
     if not ready:
       return None
@@ -76,35 +76,35 @@ class Forks:
         os.kill(pid, number)
 
   def close(self) -> None:
-    """Ends the process, and with SIGTERM the command that it runs."""
+    """Ends the process, and ends its running command with SIGTERM."""
     self.signal(signal.SIGTERM)
     self._process.communicate()
 
   def _read(self) -> int:
     if line := self._answers.readline():
       return int(line)
-    self._pid = None  # Its own end has sent the command a signal.
+    self._pid = None  # The end of the process has sent the command a signal.
     raise RunError(f'{self._log}: the process that starts the runs has ended')
 
 
 def serve(modules: Iterable[str]) -> list[str]:
   """Imports modules, and forks for each line of the standard input.
 
-  Returns in the fork, with the arguments of its command. A process calls this
-  before it has threads.
+  Returns in the fork, with the arguments of its command. The caller must not
+  have started threads yet.
   """
-  # What asks a run to end is for its command alone: with these processes, the
-  # command would lose what it has not saved. Its fork lets the signals in.
+  # Signals to stop are for the command alone: if these processes ended, the
+  # command would lose unsaved work. Its fork accepts the signals.
   signal.pthread_sigmask(signal.SIG_BLOCK, signals.NUMBERS)
   children.end_with_parent(signal.SIGKILL)
   answers = os.fdopen(os.dup(1), 'w', buffering=1)
-  os.dup2(2, 1)  # What the modules print is no answer.
+  os.dup2(2, 1)  # Output of the modules is not an answer.
   for name in modules:
-    with contextlib.suppress(Exception):  # The command says it in one line.
+    with contextlib.suppress(Exception):  # The command reports it.
       importlib.import_module(name)
   # Libraries have started threads, and Linux signals the end of each thread of
-  # a parent. A second signal would interrupt a command that saves, so what
-  # forks for commands is a fork, with one thread.
+  # a parent. A second signal would interrupt a command that saves, so the
+  # process that forks for commands is itself a fork, with one thread.
   if pid := _fork():
     os.waitpid(pid, 0)
     sys.exit()
@@ -124,19 +124,20 @@ def serve(modules: Iterable[str]) -> list[str]:
 
 def _fork() -> int:
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # Of threads; NumPy's expect a fork.
+    # The warning concerns threads; NumPy's are prepared for a fork.
+    warnings.simplefilter('ignore')
     return os.fork()
 
 
 def _become(log: str, arguments: Sequence[str]) -> None:
-  """Gives a fork the input, output and arguments of a process of its own."""
+  """Gives a fork its own input, output and arguments."""
   children.end_with_parent()
   signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.NUMBERS)
   source = os.open(os.devnull, os.O_RDONLY)
   sink = os.open(log, os.O_WRONLY | os.O_APPEND)
   for descriptor, file in enumerate((source, sink, sink)):
     os.dup2(file, descriptor)
-  if numpy := sys.modules.get('numpy'):  # Its old generator has been seeded.
+  if numpy := sys.modules.get('numpy'):  # Its legacy generator has been seeded.
     numpy.random.seed()
   sys.argv[1:] = arguments
   sys.orig_argv[:] = [sys.executable, '-m', 'selsync_jax', *arguments]

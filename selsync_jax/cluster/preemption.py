@@ -1,8 +1,8 @@
 """Signals during training: the run finishes the step, saves, and exits.
 
-A second signal ends the process immediately. What comes within a second of the
-first is the same request: a terminal that closes, a launcher, and a supervisor
-of all processes each may signal a process that another one has signaled.
+A second signal ends the process immediately. Signals within a second of the
+first belong to the same request: a terminal that closes, a launcher, and a
+supervisor of all processes may each signal the same process.
 """
 
 import contextlib
@@ -18,21 +18,22 @@ _SAME = 1.0  # Seconds in which signals are one request.
 class Preemption(contextlib.ExitStack):
   """A context in which a signal is a request that `requested` reports.
 
-  Before the first step and once it is closed, there is nothing to save, and the
+  Before the first step and after closing, there is nothing to save, and the
   previous handler receives signals. With several programs, a signal to one is a
   request to all, and they agree on the step after which all of them stop. An
-  island may leave alone, in place of that.
+  island may instead leave alone.
 
-  The end of the `launch` or `compare` that started this process is one, too.
+  The end of the `launch` or `compare` that started this process is also a
+  request.
 
   Args:
-    agreement: how several programs agree.
+    agreement: agreement of several programs on the last step.
   """
 
   def __init__(self, agreement: Agreement | None = None):
     super().__init__()
     self._asked = self._handles = False
-    self._since = 0.0  # When it was asked.
+    self._since = 0.0  # Time of the request.
     self._agreement = agreement or Agreement()
     self._handler = signals.Handler(self._ask)
 

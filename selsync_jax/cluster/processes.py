@@ -1,4 +1,4 @@
-"""The processes of a run: how they find each other, and how they end.
+"""The processes of a run: how they connect, and how they end.
 
 A process holds the workers of its own devices. Workers are numbered in the
 order of the processes.
@@ -19,7 +19,7 @@ import warnings
 import jax
 from jax._src import (
   clusters,
-  distributed,  # Has the process count before any backend.
+  distributed,  # Knows the process count before any backend.
   xla_bridge,
 )
 from jax.experimental import multihost_utils
@@ -38,10 +38,10 @@ _ALONE = 'set JAX_NUM_PROCESSES=1 to run alone'
 
 
 class Cluster:
-  """The processes of a run, seen from one of them; `join` makes it.
+  """The processes of a run, seen from one of them, as returned by `join`.
 
   As a context manager, it reports to the others how its body ended. `sys.exit`
-  is no failure.
+  does not count as a failure.
 
   Attributes:
     process: the index of this process.
@@ -68,7 +68,7 @@ class Cluster:
     return self._preemption.requested(step)
 
   def __enter__(self) -> 'Cluster':
-    """Makes this the cluster whose `agreement` others find."""
+    """Makes this the cluster of the module's `agreement`."""
     _entered.append(self)
     return self
 
@@ -89,7 +89,7 @@ class Cluster:
 
 
 def agreement() -> Agreement:
-  """Returns the agreement of this context's processes, or of one alone."""
+  """Returns the agreement of the current processes, or of one alone."""
   channel = _entered[-1].channel if _entered else None
   return channel.agreement if channel else Agreement()
 
@@ -107,7 +107,7 @@ def _may_follow_from_a_peer(error: BaseException | None) -> bool:
 
 
 class ProcessSpec(NamedTuple):
-  """What arguments and environment say of a process; `None` is unknown."""
+  """A process's place in a run, from arguments and environment, if known."""
 
   coordinator: str | None  # The `host:port` where process 0 listens.
   processes: int | None
@@ -119,7 +119,7 @@ def process_spec(
   processes: int | None = None,
   process: int | None = None,
 ) -> ProcessSpec:
-  """Completes what is given from the environment, see `join`."""
+  """Completes the arguments from the environment, see `join`."""
   spec = ProcessSpec(
     coordinator or os.environ.get('JAX_COORDINATOR_ADDRESS'),
     _integer('JAX_NUM_PROCESSES') if processes is None else processes,
@@ -169,15 +169,15 @@ def join(
 ) -> Cluster:
   """Connects to the other processes of a run, if there are any.
 
-  The first three arguments go together. Without them, the environment has their
-  values, as `selsync launch` and the recipes set it: `JAX_COORDINATOR_ADDRESS`,
-  `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without these, JAX looks for Slurm,
-  Open MPI, Kubernetes or a TPU pod. If there is none, or `JAX_NUM_PROCESSES` is
-  1, this process is alone.
+  The first three arguments go together. Without them, environment variables
+  have the values, as set by `selsync launch` and the recipes:
+  `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without
+  these variables, JAX looks for Slurm, Open MPI, Kubernetes or a TPU pod. If it
+  finds none, or `JAX_NUM_PROCESSES` is 1, this process is alone.
 
   From then on, a process that dies or does not answer ends the others, each
-  with one line. So does a `ConfigError` or `RunError` of this package that
-  nobody catches.
+  with one line. An uncaught `ConfigError` or `RunError` of this package does
+  so, too.
 
   Args:
     coordinator: the `HOST:PORT` where process 0 listens.
@@ -185,18 +185,18 @@ def join(
     process_id: the index of this process.
     agreed: values by name, as JSON has them, that must be equal in all
       processes.
-    timeout: seconds to wait for the other processes, and until one that is
-      silent counts as lost; at least 1.
-    token: a secret of these processes, by default the environment variable
+    timeout: seconds to wait for the other processes, and until a silent process
+      counts as lost; at least 1.
+    token: secret of these processes, by default the environment variable
       `SELSYNC_CLUSTER_TOKEN`.
 
   Returns:
-    The processes, as a context manager; the body is the training.
+    The processes, as a context manager around the training.
 
   Raises:
     ConfigError: if JAX has been used before, or arguments or environment break
       their rules.
-    RunError: if the processes do not find each other, or do not agree.
+    RunError: if the processes cannot connect, or do not agree.
 
   Example:
     >>> import selsync_jax as ss
@@ -221,7 +221,7 @@ def join(
 def _show_uncaught(
   show: Callable[..., None], kind: type, error: BaseException, trace: Any
 ) -> None:
-  """Shows an error of ours in one line, and any other by `show`."""
+  """Shows an error of this package in one line, and others by `show`."""
   if not isinstance(error, config.ConfigError | config.RunError):
     return show(kind, error, trace)
   print(f'{pathlib.Path(sys.argv[0]).name}: {error}', file=sys.stderr)
@@ -232,7 +232,7 @@ def _connect(
   spec: ProcessSpec, agreed: dict[str, Any], timeout: float, token: str | None
 ) -> Cluster:
   token = token or os.environ.get(link.TOKEN, '')
-  # The channel has an agreement of its own, and SIGTERM stays ours.
+  # The channel has its own agreement, and SIGTERM stays ours.
   jax.config.update('jax_enable_preemption_service', False)
   devices: Sequence[int] | None = device_ids(os.environ)
   if spec.processes is None:
@@ -251,10 +251,10 @@ def _connect(
     processes,
     process,
     local_device_ids=devices,
-    # JAX would detect nothing more than the rank on the host, if there is one.
+    # JAX would only detect the rank on the host, if there is one.
     cluster_detection_method=None if has_rank else 'deactivate',
     initialization_timeout=math.ceil(timeout),
-    # The channel is first to notice a process that does not answer.
+    # The channel notices an unresponsive process first.
     heartbeat_timeout_seconds=round(2 * timeout + 30),
   )
   return Cluster(process, processes, channel)
@@ -336,19 +336,20 @@ def count() -> int:
 
 
 def is_first() -> bool:
-  """Returns whether this process is the one that writes and prints."""
+  """Returns whether this process writes files and prints."""
   return jax.process_index() == 0
 
 
 def suffix() -> str:
-  """Returns what tells files of processes apart; the first needs nothing."""
+  """Returns a suffix for files of this process; empty for the first one."""
   return '' if is_first() else f'.{jax.process_index()}'
 
 
 def local_workers(workers: int) -> range:
   """Returns the indices of the workers that have devices of this process.
 
-  The number of all workers is a multiple or a divisor of that of the processes.
+  The number of workers must be a multiple or a divisor of the number of
+  processes.
   """
   processes = jax.process_count()
   first = jax.process_index() * workers // processes
@@ -356,12 +357,12 @@ def local_workers(workers: int) -> range:
 
 
 def from_first(value: np.ndarray) -> np.ndarray:
-  """Returns process 0's value; on all processes shape and dtype are equal."""
+  """Returns process 0's value; all processes need equal shapes and dtypes."""
   return multihost_utils.broadcast_one_to_all(value)
 
 
 def bytes_from_first(content: bytes) -> bytes:
-  """Returns the bytes that the first process has.
+  """Returns the bytes of the first process.
 
   They pass through the devices, in pieces. Each length is compiled once, so
   there are few of them.
@@ -382,12 +383,12 @@ def bytes_from_first(content: bytes) -> bytes:
 
 
 def json_from_first(value: Any) -> Any:
-  """Returns the value, one that JSON can hold, that the first process has."""
+  """Returns the first process's value, which JSON must be able to hold."""
   return json.loads(bytes_from_first(json.dumps(value).encode()))
 
 
 def digests(digest: bytes) -> dict[str, bytes]:
-  """Returns the digest that each process has of something, by its name."""
+  """Returns the digest of each process, by the process's name."""
   each = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
   rows = np.atleast_2d(each)
   return {f'process {i}': row.tobytes() for i, row in enumerate(rows)}

@@ -1,7 +1,7 @@
-"""Process 0 meets the other processes of its run, and turns strangers away.
+"""Reception at process 0: accepts the run's processes, rejects strangers.
 
-A thread for each caller listens for a few seconds, so no caller can keep the
-others waiting. A stranger is refused, and the run goes on waiting for its own
+A thread for each caller listens for a few seconds, so no caller can block the
+others. A stranger is refused, and the run continues to wait for its own
 processes.
 """
 
@@ -18,7 +18,7 @@ from selsync_jax.cluster.link import Link, StrangerError
 from selsync_jax.config import RunError
 
 HEARING = 10.0  # Seconds that a caller has to introduce itself.
-_STRANGERS = 64  # Callers that are heard at a time, besides those of the run.
+_STRANGERS = 64  # Callers heard at a time, besides the run's.
 
 
 class ClusterError(RunError):
@@ -31,7 +31,7 @@ class Reception:
   def __init__(self, address: str, agreed: dict[str, Any], token: str):
     self._agreed, self._token = agreed, token
     self._admitted: dict[int, Link] = {}
-    self._refusal = ''  # Why the last process that has the token was refused.
+    self._refusal = ''  # Refusal of the last process with the token.
     self._heard: list[socket.socket] = []
     self._change = threading.Condition()
     self._complete = self._closed = False
@@ -67,7 +67,7 @@ class Reception:
     raise ClusterError(reason)
 
   def _is_complete(self) -> bool:
-    """Whether all processes are connected; forgets those that have died."""
+    """Whether all processes are connected; dead processes are removed."""
     for index, link in list(self._admitted.items()):
       if link.is_closed():
         self._admitted.pop(index).close()

@@ -1,9 +1,9 @@
-"""Reactions to signals, from the first moment of this process on.
+"""Reactions to signals, from the start of this process.
 
 SIGINT, SIGTERM and SIGHUP (a closed terminal) ask a process to end. For SIGINT,
 Python raises an exception in the main thread, but only when a call into a
-library returns, and anywhere, in an import for example. Here a thread reacts at
-once, and the main thread goes on undisturbed.
+library returns, and anywhere, for example in an import. Here a thread reacts at
+once, and the main thread continues undisturbed.
 """
 
 from collections.abc import Callable
@@ -13,20 +13,20 @@ import signal
 import threading
 from typing import Any, NoReturn
 
-# The exit code if nothing was begun: 128 + SIGINT, as a shell has it.
+# The exit code if nothing was started: 128 + SIGINT, like a shell's.
 STOPPED = 130
 RESUMABLE = 75  # The exit code if the same command continues the work.
 NUMBERS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _ending = threading.Lock()
 _farewells: list[Callable[[int], None]] = []
 _program = ['selsync']  # The word before the reason in the line of `stop`.
-_without = ['']  # What `resumes` says of a flag.
+_without = ['']  # Text of `resumes` about a flag.
 
 
 class Handler:
   """A thread that calls `react` with the number of each signal.
 
-  It does so until it stops or another one starts. Signals that are ignored
+  It reacts until it stops or another handler starts. Signals that are ignored
   (`nohup` ignores SIGHUP) stay ignored.
   """
 
@@ -34,7 +34,7 @@ class Handler:
     self._react = react
 
   def start(self) -> 'Handler':
-    """Starts to react. In any other than the main thread it does nothing."""
+    """Starts to react; does nothing outside the main thread."""
     self._before: dict[int, Any] = {}
     if threading.current_thread() is not threading.main_thread():
       return self
@@ -50,7 +50,7 @@ class Handler:
     return self
 
   def stop(self) -> None:
-    """Lets the handler before this one react again."""
+    """Lets the previous handler react again."""
     for number, handler in self._before.items():
       signal.signal(number, handler)
     if self._before:
@@ -72,7 +72,7 @@ class Handler:
 
 
 def _note(number: int, frame: Any) -> None:
-  """Does nothing: Python has already told the thread."""
+  """Does nothing: Python has already notified the thread."""
 
 
 def ignore() -> None:
@@ -96,7 +96,7 @@ def resume_without(flag: str) -> None:
 
 
 def resumes() -> str:
-  """Says how the run of this process goes on, for the line that ends it."""
+  """Returns how to resume the run, for the line that ends this process."""
   return f'the same command{_without[0]} resumes the run'
 
 
@@ -130,6 +130,6 @@ def end(code: int, line: str) -> NoReturn:
 
 
 def discard_output() -> None:
-  """Discards what threads still print, so that no line follows the last."""
+  """Discards later output of threads, so that no line follows the last."""
   for descriptor in (1, 2):
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -9,7 +9,7 @@ coordinator, `selsync meet`, that runs beside them. Every line of its output
 begins with its index or name. A signal to end is passed on as SIGTERM. When one
 process fails, the others are stopped, and `launch` exits with its code, or with
 128 plus the number of the signal that killed it. With `--minimum`, it does so
-when fewer islands than that are left, or one fails before all have met. If
+when too few islands are left, or one fails before all have joined. If
 `launch` itself is killed, Linux asks the processes to end; elsewhere, training
 notices it after its next step.
 """
@@ -89,7 +89,7 @@ def launch(
       printer.join(max(0, deadline - time.monotonic()))
   if asked and (not started or code == 128 + signal.SIGTERM):
     print(f'launch: stopped by {asked[0]}', file=sys.stderr)
-    return signals.STOPPED  # No process said so itself.
+    return signals.STOPPED  # No process has reported an error.
   return code
 
 
@@ -111,7 +111,7 @@ def process_places(processes: int) -> dict[str, Environment]:
 
 def island_places(islands: int, invitation: str) -> dict[str, Environment]:
   """Returns the places of islands that have one coordinator."""
-  digits = len(str(islands - 1))  # The order of names is that of texts.
+  digits = len(str(islands - 1))  # Names sort as text.
   names = [f'island{index:0{digits}}' for index in range(islands)]
   return {
     name: {'SELSYNC_ISLAND': name, 'SELSYNC_INVITATION': invitation}
@@ -123,7 +123,7 @@ def island_places(islands: int, invitation: str) -> dict[str, Environment]:
 def _meeting_point(
   islands: int, flags: Sequence[str]
 ) -> Generator[tuple[str, threading.Event]]:
-  """Runs a coordinator; yields its invitation, and whether all have met."""
+  """Runs a coordinator; yields its invitation, and whether all have joined."""
   local = '--host=127.0.0.1', '--port=0'
   point = children.start(
     [sys.executable, '-m', 'selsync_jax', 'meet', *local, *flags],

@@ -21,7 +21,7 @@ from selsync_jax.config import ConfigError, RunError
 
 
 def add_flags(line: flags.CommandLine, about: str) -> None:
-  """Adds the flags of the number of islands, see `least`, and of the log."""
+  """Adds flags for the number of islands, see `least`, and for the log."""
   line.flag('islands', about, flags.whole(1))
   about = 'Smallest number of islands that may train. Default: all.'
   line.flag('minimum', about, flags.whole(1))
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _serve_metrics(read: Callable[[], dict[str, Any]], port: int) -> str:
-  """Serves what `read` returns to Prometheus; returns the address."""
+  """Serves the result of `read` to Prometheus; returns the address."""
   from selsync_jax.islands import metrics  # Imports prometheus_client.
 
   try:

@@ -22,7 +22,7 @@ HEAD = 'island', 'step', 'MB out', 'MB/s', 'MB in', 'MB/s', 'silent'
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Asks the coordinator, and prints what it says."""
+  """Asks the coordinator, and prints its answer."""
   line = flags.CommandLine('status', positional='[INVITATION]')
   line.switch('json', 'Print one line of JSON.')
   about = 'Seconds until the coordinator must answer.'
@@ -72,7 +72,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cells(island: Mapping[str, Any]) -> tuple[str, ...]:
-  """Returns the row of an island, of two cells if it does not train."""
+  """Returns the row of an island, with two cells if it does not train."""
   if island['state'] != 'trains':
     return island['name'], island.get('why', island['state'])
   numbers = [

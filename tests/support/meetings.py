@@ -10,7 +10,7 @@ from selsync_jax.islands.protocol import messages
 
 
 def came(point, pool, *names, run='a run'):
-  """Islands that join, as futures of their peers."""
+  """Joins islands; returns futures of their peers."""
   invitation = joining.Invitation.parse(str(point.invitation))
   return [
     pool.submit(joining.join, invitation, name, run, 20.0) for name in names
@@ -18,7 +18,7 @@ def came(point, pool, *names, run='a run'):
 
 
 def until(said, line):
-  """Returns when the coordinator has said this."""
+  """Waits until the coordinator has printed a line."""
   while line not in said.get(timeout=20):
     pass
 
@@ -42,7 +42,7 @@ def admit(islands, pool):
 
 @contextlib.contextmanager
 def said_by_hand(point, *said, token=None):
-  """A connection on which these messages are said; how to hear the answers."""
+  """Sends messages on a new connection; returns how to hear the answers."""
   context = connection.client_context()
   plain = connection.dial(point.invitation, 20.0)
   with context.wrap_socket(plain) as link, link.makefile('rb') as file:

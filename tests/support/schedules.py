@@ -1,8 +1,8 @@
 """Islands and their coordinator in one process, on a virtual clock.
 
-Everything that the real ones exchange goes through `World`, which delays it,
-loses it, and disturbs processes; a seed decides when and how. After
-each event the world checks what must always hold.
+All messages go through `World`, which delays them, loses them, and disturbs
+processes; a seed decides when and how. After each event the world checks the
+invariants.
 """
 
 from collections.abc import Callable, Generator
@@ -43,11 +43,11 @@ LIES = (
 
 
 class Broken(AssertionError):
-  """Something that must always hold does not."""
+  """An invariant does not hold."""
 
 
 def mix(*parts):
-  """A number that depends on all of these."""
+  """Hashes all of these to a number."""
   return zlib.crc32(repr(parts).encode())
 
 
@@ -69,7 +69,7 @@ class Node:
     self.began, self.frozen, self.until, self.is_alive = now, 0.0, 0.0, True
 
   def awake(self, now):
-    """Its clock, which does not count while it is frozen."""
+    """Returns the process's clock, which stops while the process is frozen."""
     return now - self.began - self.frozen
 
 
@@ -90,7 +90,7 @@ class Point(Node):
 
 
 class Flight:
-  """An average on its way."""
+  """An average in flight."""
 
   def __init__(self, place, step, message, names):
     self.place, self.step, self.message = place, step, message
@@ -106,7 +106,7 @@ class Flight:
 
 
 class Process(Node):
-  """An island's process: its machine and its loop."""
+  """An island's process: its state machine and its loop."""
 
   def __init__(self, world, name, number):
     super().__init__(world.now)
@@ -172,7 +172,7 @@ class Process(Node):
     return 'finished'
 
   def complete(self, unit: Callable, *args):
-    """Does something until all have completed it."""
+    """Repeats work until all islands have completed it."""
     while True:
       try:
         return (yield from unit(*args))
@@ -207,7 +207,7 @@ class Process(Node):
     return True, True if self.world.is_late else None
 
   def land(self, flight):
-    """Applies a late average; if it has not arrived, it is formed again."""
+    """Applies a delayed average, forming it again if it has not arrived."""
     place = self.machine.arrive('landing', '', 'pmin', 'bool', (), None)
     generation = place.generation
     while (has := flight.place.generation == generation) and not flight.is_done:
@@ -236,14 +236,14 @@ class Process(Node):
     self.world.applied(self)
 
   def count(self, each):
-    """Examples that islands have read count from now on."""
+    """Counts examples that islands have read."""
     cells = [cell for cells in each for cell in cells]
     if len({*cells}) < len(cells) or self.counted.intersection(cells):
       raise Broken(f'{self.name}: an example counts twice')
     self.counted = self.counted.union(cells)
 
   def vote(self, operation, dtype, body):
-    """The folded votes of the islands."""
+    """Returns the folded votes of the islands."""
     shape = () if operation != 'gather' else (len(body),)
     if self.lie == 'a vote of a wrong length' and self.step == 3:
       body += b'!'
@@ -256,7 +256,7 @@ class Process(Node):
     return (yield from self.machine.answer(place))
 
   def exchange(self, message):
-    """The messages of all islands, in their order, when all have them."""
+    """Returns all islands' messages, in their order, when all have them."""
     flight = self.depart(message)
     while not flight.is_done:
       self.machine.check()
@@ -286,7 +286,7 @@ class Process(Node):
     return flight
 
   def fetch(self, place, name, found, failing):
-    """Asks an island for its message, until it has come."""
+    """Asks an island for its message, until the message has arrived."""
     world, now = self.world, self.world.now
     current = self.membership.generation == place.generation
     if not self.is_alive or self.result or not current or name in found:
@@ -314,7 +314,7 @@ class Process(Node):
       world.later(pause, self, lambda: self.fetch(place, name, found, failing))
 
   def agree(self):
-    """The islands continue where those are that have taken most steps."""
+    """Lets the islands continue from the one with the most steps."""
     own = np.array([self.step]).tobytes()
     whole = yield from self.complete(lambda: self.gather(own))
     steps = np.frombuffer(whole, np.int64)
@@ -338,7 +338,7 @@ class Process(Node):
     return (yield from self.vote('gather', 'uint8', own))
 
   def advance(self):
-    """Goes on as far as it can."""
+    """Runs the loop as far as possible."""
     if self.result or not self.is_alive:
       return
     try:
@@ -358,7 +358,7 @@ class Process(Node):
       self.world.closes(self)
 
   def flush(self):
-    """Sends what the machine has to say."""
+    """Sends the machine's messages."""
     while self.machine.outgoing:
       self.world.say_up(self, self.machine.outgoing.popleft())
 
@@ -393,12 +393,12 @@ class World:
   # Time
 
   def later(self, seconds, node, do):
-    """Does something later, unless the process is dead; or when it wakes."""
+    """Schedules a call; skipped if the process dies, late if it is frozen."""
     item = self.now + seconds, next(self._order), node, do
     heapq.heappush(self._events, item)
 
   def advance(self):
-    """Goes on to the next event; returns whether there was one."""
+    """Advances to the next event; returns whether there was one."""
     if not self._events:
       return False
     when, _, node, do = heapq.heappop(self._events)
@@ -413,7 +413,7 @@ class World:
     return True
 
   def run(self, seconds):
-    """Goes on for a while."""
+    """Runs for some virtual time."""
     end = self.now + seconds
     while self._events and self._events[0][0] <= end:
       self.advance()
@@ -460,7 +460,7 @@ class World:
     self.closes(process)
 
   def restart(self, name):
-    """Starts an island again that has ended."""
+    """Restarts an island that has ended."""
     process = self.members[name]
     ends = 'finished', 'has nothing to do'
     has_ended = process.result or not process.is_alive
@@ -502,7 +502,7 @@ class World:
       way[name] = max(way.get(name, 0.0), self.now + seconds)
 
   def cut_pair(self, one, other, seconds):
-    """Lets an island not reach another."""
+    """Cuts the connection from one island to another."""
     self.suspects |= {one, other}
     self.cut_data[one, other] = self.now + seconds
 
@@ -527,17 +527,17 @@ class World:
     process.flush()
 
   def closes(self, process):
-    """A process ends its connection."""
+    """Ends a process's connection."""
     if process.connection:
       self._lose(process.connection, process)
 
   def keep_busy(self, name, seconds):
-    """Lets an island take long for a step, as when it compiles."""
+    """Makes a step of an island take long, as if it compiled."""
     self.suspects.add(name)
     self.members[name].busy = self.now + seconds
 
   def reset(self, name):
-    """Cuts the connection of an island, as networks sometimes do."""
+    """Cuts an island's connection for a moment, as networks sometimes do."""
     self.suspects.add(name)
     process = self.members[name]
     if process.connection:
@@ -566,7 +566,7 @@ class World:
       self.later(0.1, process, lambda: self._dial(process))
 
   def say_up(self, process, message):
-    """An island says something to the coordinator."""
+    """Sends an island's message to the coordinator."""
     connection = process.connection
     if connection is None:
       return
@@ -615,7 +615,7 @@ class World:
   # Invariants
 
   def note(self, kind, island, words, generation=0, present=()):
-    """The coordinator notes something: who ends must have been disturbed."""
+    """Handles a coordinator's note: ended islands must have been disturbed."""
     self.lines.append((self.now, kind, island, words, generation, present))
     before, self.size = self.size, len(present) or self.size
     if kind != 'ended' or island in self.suspects:
@@ -636,7 +636,7 @@ class World:
     return POINT in self.suspects and words == 'waits no longer'
 
   def applied(self, process):
-    """An island has applied an average."""
+    """Checks an average that an island has applied."""
     names = tuple(process.membership.islands)
     own = process.applied[process.step] = names, process.params
     for other in self.every:
@@ -651,7 +651,7 @@ class World:
           )
 
   def ended(self, process):
-    """An island has ended with an error, which must name a culprit."""
+    """Checks the error of an ended island, which must name a culprit."""
     if process.name in self.suspects:
       return
     line = process.result
@@ -684,7 +684,7 @@ class World:
       if len(found) > 1:
         raise Broken(f'step {step}: the replicas differ: {found}')
     honest = {*self.names} - self.suspects
-    of_two = self.lies and self.size <= 2  # Of two, either may be odd.
+    of_two = self.lies and self.size <= 2  # With two, either may be odd.
     if len(honest) < self.minimum or of_two:
       return
     if POINT not in self.suspects:
@@ -697,7 +697,7 @@ class World:
 
 
 def play(seed, kinds=None):
-  """Runs one schedule; raises `Broken` if something does not hold.
+  """Runs one schedule; raises `Broken` if an invariant does not hold.
 
   Args:
     seed: decides everything.
