@@ -1,4 +1,4 @@
-"""The channel between processes, with threads in place of processes."""
+"""The channel between processes, tested with threads instead of processes."""
 
 import atexit
 from concurrent import futures
@@ -35,7 +35,7 @@ def test_all_get_the_offer_of_process_0(meet):
 
 
 TWO, THREE, FOUR = ({'processes': count} for count in (2, 3, 4))
-# Who comes, who is missing, and why a member is refused. The others hear that.
+# The members that join, the missing ones, and why a member is refused.
 UNMATCHED = {
   'one missing': ([(0, THREE), (1, THREE)], 'process 2', ''),
   'two missing': ([(0, FOUR), (2, FOUR)], 'processes 1, 3', ''),
@@ -76,7 +76,7 @@ def test_who_does_not_match_is_told_why_and_so_are_those_that_wait(
     f'of {members[0][1]["processes"]} processes, {missing} did not connect '
     'within 2 s'
   )
-  if refused and case != 'token':  # Process 0 does not know who that was.
+  if refused and case != 'token':  # Process 0 cannot identify it.
     waiting += f': {refused}'
   turned_away = [refused] * bool(refused)
   others = [waiting] * (len(members) - len(turned_away))
@@ -175,7 +175,7 @@ def test_a_failing_process_says_so_and_exits_without_waiting(
   assert exits == [(os._exit, 2)]
   peer.die()
   time.sleep(0.1)
-  assert ends.empty()  # It already has an exit code of its own.
+  assert ends.empty()  # It already has its own exit code.
 
 
 def test_who_fails_of_the_same_error_keeps_its_own_words(
@@ -246,7 +246,7 @@ def test_a_process_that_wakes_in_time_is_not_missed(
 
 @pytest.mark.parametrize('seed', range(6))
 def test_processes_that_are_asked_to_stop_do_so_after_the_same_step(seed, meet):
-  """Whoever is asked, and however far each has come."""
+  """Whichever process is asked, and however far each one is."""
   rng = random.Random(seed)
   members = meet(*((i, {'processes': 3}) for i in range(3)))
   asked = rng.sample(range(3), rng.choice([1, 1, 2, 3]))
@@ -283,7 +283,7 @@ def test_a_process_that_waits_for_the_agreement_ends_with_its_peer(
 
 
 class Recorder:
-  """A channel that only notes what it is asked to say."""
+  """A channel that only records its messages."""
 
   def __init__(self):
     self.said, self.agreement = [], Agreement()

@@ -36,11 +36,11 @@ def codes():
 
   def end(code):
     codes.put(code)
-    raise SystemExit  # Of the thread that watches.
+    raise SystemExit  # Ends only the watching thread.
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(os, '_exit', end)
-    patch.setattr(signals, 'discard_output', lambda: None)  # Pytest goes on.
+    patch.setattr(signals, 'discard_output', lambda: None)  # Pytest continues.
     patch.setattr(channels, 'GRACE', 0.2)
     yield codes
 
@@ -57,11 +57,11 @@ def ends(codes):
 def meet(port, ends):
   """Opens the channels of several processes at once, in threads.
 
-  `meet((process, agreed), ..., timeout=30.0)` returns for each its
-  channel, or the `ClusterError` that it raised. A member may have a token of
-  its own: `(process, agreed, token)`.
+  `meet((process, agreed), ..., timeout=30.0)` returns each one's channel, or
+  the `ClusterError` that it raised. A member may have its own token:
+  `(process, agreed, token)`.
   """
-  del ends  # The channels part before their process could end.
+  del ends  # The channels fail before their process could end.
   opened = []
 
   def join(results, i, timeout, process, agreed, token=TOKEN):
@@ -90,7 +90,7 @@ def meet(port, ends):
     channel.close()
   for channel in opened:  # A process would end, and its sockets with it.
     for link in channel._peers.values():
-      with contextlib.suppress(OSError):  # It wakes who receives.
+      with contextlib.suppress(OSError):  # Wakes receiving threads.
         link._peer.shutdown(socket.SHUT_RDWR)
       link.close()
   for channel in opened:  # None ends the process in a later test.
@@ -100,7 +100,7 @@ def meet(port, ends):
 
 @pytest.fixture
 def meet_peer(port, meet):
-  """`meet_peer(peer, *members)`: channels of members, and a `Peer`."""
+  """Opens channels of members and a `Peer`: `meet_peer(peer, *members)`."""
   made = []
 
   def meet_peer(number, *members, timeout=30.0):

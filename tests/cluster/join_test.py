@@ -1,4 +1,4 @@
-"""`ss.join`: the processes of a loop of one's own, as real processes."""
+"""`ss.join` in a custom training loop, with real processes."""
 
 import os
 import signal
@@ -33,14 +33,14 @@ with ss.join(agreed={'rate': 0.1}) as cluster:
 
 @pytest.fixture
 def loop(tmp_path):
-  """The command of the loop; a signal to send itself follows."""
+  """The command of the loop; its argument is a signal to send itself."""
   path = tmp_path / 'loop.py'
   path.write_text(LOOP)
   return sys.executable, path
 
 
 def launch(loop, number):
-  """What the launcher of two did, and the lines that they print at the end."""
+  """Launches two processes; returns the result, and their last lines."""
   done = live_runs.run(
     *live_runs.LAUNCH, '--processes=2', '--', *loop, str(int(number))
   )
@@ -59,7 +59,7 @@ def test_a_signal_to_one_stops_all_after_the_same_step(loop):
 
 def test_a_loop_whose_peer_is_killed_ends_in_one_line(loop):
   done, stopped = launch(loop, signal.SIGKILL)
-  assert done.returncode in (1, 128 + signal.SIGKILL)  # Of which ended first.
+  assert done.returncode in (1, 128 + signal.SIGKILL)  # Depends on the order.
   assert not stopped
   assert [line for line in done.stderr.splitlines() if line[:3] == '[0]'] == [
     '[0] process 0: process 1 is gone; restart all processes to resume from '

@@ -1,4 +1,4 @@
-"""What asks a run to stop after its step, besides children."""
+"""Requests to stop a run after its step, from sources other than children."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
-"""Several processes: the same training, however its workers are spread.
+"""Several processes train the same as one, however workers are spread.
 
-What a process and its channel say to each other is in channel_test.py; here
-real processes say it.
+channel_test.py covers the messages between a process and its channel; here
+real processes exchange them.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.support.marks import slow
 
 AGAIN = 'restart all processes to resume from the last checkpoint'
 
-# The processes find the tests' own data by the environment.
+# The processes find the tests' data through the environment.
 pytestmark = pytest.mark.usefixtures('data_dir')
 
 
@@ -139,7 +139,7 @@ def test_survivors_of_a_killed_process_end_at_once_with_one_line(
   victim, tmp_path
 ):
   port = live_runs.free_port()
-  # So many steps that they are not done before the kill.
+  # Enough steps that the kill comes first.
   flag = '--config.steps=100000'
   children = [member(tmp_path, i, 2, port, flag) for i in range(2)]
   live_runs.wait_for_rows(tmp_path, 10, *children)
@@ -213,7 +213,7 @@ with ss.join(f'localhost:{port}', 2, process, timeout=30):
 
 @pytest.mark.parametrize('first', ['collectives', slow('coordination')])
 def test_what_breaks_first_does_not_hide_who_is_gone(first):
-  """The processes join and need no TensorFlow."""
+  """The processes call `join` and need no TensorFlow."""
   port = str(live_runs.free_port())
   children = [
     live_runs.start([sys.executable, '-c', DYING, str(i), port, first])

@@ -62,8 +62,8 @@ def test_a_signal_before_the_first_step_ends_a_run_that_resumes(tmp_path):
   os.kill(child.pid, signal.SIGINT)
   code, lines = outcome(child)
   assert code == 75
-  # A first step that was just done is saved. What was being printed when the
-  # signal came may stand before it in its line.
+  # A completed first step is saved. Partly printed output may precede the
+  # message in its line.
   assert 'train.py: stopped by a signal' in lines[-1]
   again = RESUMES.replace('command', 'command without --restart')
   assert lines[-1].endswith(again)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.mark.parametrize('token', ['', TOKEN, 'other'])
 def test_strangers_neither_join_nor_end_nor_delay_a_run(token, port, meet):
-  """Also those that have the token, but for the impostor."""
+  """Strangers with the token, too, except the impostor."""
   agreed, members, strangers = {'processes': 2}, [], []
   thread = threading.Thread(target=lambda: members.extend(meet((0, agreed))))
   thread.start()

@@ -1,4 +1,4 @@
-"""Islands that come again go on where the others are."""
+"""Islands that rejoin continue at the others' step."""
 
 from concurrent import futures
 import re
@@ -19,7 +19,7 @@ from selsync_jax.runs import checkpoints
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import perceptron, short_runs
 
-N, DEAD, LAST = 3, 1, 5  # It takes so many steps.
+N, DEAD, LAST = 3, 1, 5  # The number of steps is LAST.
 LATE = {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}
 
 
@@ -29,9 +29,9 @@ class Death(Exception):
 
 @pytest.fixture
 def compiled(monkeypatch):
-  """What an island that has come again compiles after it has entered.
+  """Programs that a rejoining island compiles after it was admitted.
 
-  One dies, and the others wait until it has come again and would enter.
+  One island dies, and the others wait until it has rejoined and prepared.
   """
   died, came, entered = (threading.Event() for _ in range(3))
   threads, names = set(), []
@@ -145,7 +145,7 @@ def test_one_that_comes_again_ends_as_the_others(
       for name in ('synced', 'loss', 'relative_changes', 'step'):
         np.testing.assert_equal(row[name], other[name], name)
   kept = checkpoints.peek_record(tmp_path / '0')['leases']
-  assert not kept['returned']  # What was lost has been read again.
+  assert not kept['returned']  # Lost batches were read again.
   if method == 'bsp':  # It loses nothing, and all steps read a batch.
     missed = at - LAST
     assert sum(kept['read']) == N * short_runs.STEPS - missed

@@ -1,4 +1,4 @@
-"""Islands that come late, are late, and leave."""
+"""Islands that join late, fall behind, and leave."""
 
 from concurrent import futures
 import functools
@@ -18,7 +18,7 @@ from tests.support.meetings import admit, enter, until
 def test_one_that_leaves_hands_over_before_if_there_is_time(
   handed_over, said, pool, monkeypatch
 ):
-  """It leaves where others may come, when all have been together."""
+  """It leaves when others may join, after all have met."""
   monkeypatch.setattr(run, 'ASKING', 0.1)
   monkeypatch.setattr(run, 'PARTING', 30.0 if handed_over else 0.5)
 
@@ -53,7 +53,7 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
 
 @pytest.mark.slow
 def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
-  """If those who wait are enough to go on."""
+  """If the waiting islands are enough to continue."""
 
   def come(peers):
     peers.complete(lambda peers: peers.exchange([np.zeros(1)] * peers.size))
@@ -64,7 +64,7 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
       joining.join, point.invitation, run='a run', timeout=3.0
     )
     a, b, c = pool.map(join, 'abc')
-    for step in 1, 2:  # Nobody is late before its first step.
+    for step in 1, 2:  # No island is late before its first step.
       time.sleep(0.7)
       for peers in a, b, c:
         peers.reach(step)

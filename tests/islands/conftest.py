@@ -30,7 +30,7 @@ def one_saves_at_a_time(monkeypatch):
 
 @pytest.fixture
 def said():
-  """What the coordinator says."""
+  """Lines that the coordinator prints."""
   return queue.Queue()
 
 

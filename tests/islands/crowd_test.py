@@ -22,7 +22,7 @@ GARBAGE = {
 
 
 def crowd(port, point, opened):
-  """Connects again and again, and says what no island says."""
+  """Connects repeatedly, and sends messages that no island sends."""
   address, context = ('localhost', port), connection.client_context()
   context.set_alpn_protocols(['h2'])
   for _ in range(CROWD):

@@ -1,4 +1,4 @@
-"""Messages over Arrow Flight, and who may read them."""
+"""Messages over Arrow Flight, and access to them."""
 
 from concurrent import futures
 import contextlib
@@ -31,7 +31,7 @@ NAMES = ('hawaii', 'maui', 'oahu')
 
 @contextlib.contextmanager
 def met(names=NAMES, timeout=30.0, minimum=None):
-  """The peers of each island, over a coordinator."""
+  """Joins islands through a coordinator; returns the peers of each."""
   with (
     server.CoordinatorServer(len(names), minimum=minimum) as point,
     futures.ThreadPoolExecutor(len(names)) as pool,
@@ -83,7 +83,7 @@ def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
 
 
 def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
-  """Of three and of two processes; and over the others, when one has ended."""
+  """Three and two processes; and over the others, when one has ended."""
   for room in (exchange, outbox):
     monkeypatch.setattr(room, 'PIECE', 1 << 12)
   asked, passed, changed = set(), set(), threading.Condition()
@@ -163,7 +163,7 @@ ANSWERS = unreachable, pytest.param(silent, marks=pytest.mark.slow)
 
 @pytest.fixture
 def accused(monkeypatch):
-  """Islands that are impatient; those whom others have accused."""
+  """Makes islands impatient; returns the islands that others accuse."""
   names, accuse = queue.SimpleQueue(), Member.accuse
 
   def accuse_and_note(self, place, name, why=''):
@@ -179,7 +179,7 @@ def accused(monkeypatch):
 def test_one_of_two_that_do_not_reach_each_other_is_ended(
   answer, accused, monkeypatch
 ):
-  """Though both talk to the coordinator."""
+  """Although both reach the coordinator."""
   monkeypatch.setattr(Outbox, 'do_exchange', answer)
   with (
     met(('maui', 'oahu'), timeout=1.5) as (maui, oahu),
@@ -214,7 +214,7 @@ def test_who_is_reached_again_stays(fails, accused, monkeypatch):
     islands[1].exchange([np.zeros(1)] * 2)
     call.result(timeout=20)
     assert accused.empty() == (fails is silent)
-    time.sleep(2.0)  # Whoever is accused has been ended.
+    time.sleep(2.0)  # Long enough to end an accused island.
     calls = [pool.submit(peers.share, np.ones(1)) for peers in islands]
     assert [np.sum(each.result(timeout=20)) for each in calls] == [2, 2]
 

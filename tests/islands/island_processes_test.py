@@ -101,7 +101,7 @@ def test_when_one_dies_the_others_name_it_and_all_may_come_again(
 
 @pytest.fixture
 def paced(monkeypatch):
-  """Steps of `PACED` that last, so that others do not go on by thousands."""
+  """Makes steps of `PACED` slow, so that the others advance only a few."""
   monkeypatch.setenv('STEP_PAUSE', '0.1')
 
 
@@ -138,7 +138,7 @@ def test_a_run_of_islands_is_repeated_in_one_process(undisturbed):
   rows = live_runs.rows(undisturbed / 'island0')
   averages = sum(row['synced'] for row in rows)
   (compared,) = set(_repeat(undisturbed))
-  assert 5 < averages <= compared <= averages + 1  # That of the first step.
+  assert 5 < averages <= compared <= averages + 1  # The first step has one.
 
 
 def _island(launcher, name):
@@ -158,7 +158,7 @@ def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(
   gone = 'island island1 is gone; last good checkpoint'
   for number, step, codes, line in [
     (signal.SIGTERM, 20, [75], 'stopped by a signal after step'),
-    (signal.SIGKILL, 50, [1, 137], gone),  # Of which ended first.
+    (signal.SIGKILL, 50, [1, 137], gone),  # Depends on the order.
   ]:
     child = live_runs.start(_run(parted))
     live_runs.wait_for_rows(parted / 'island0', step, child)
@@ -256,7 +256,7 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
 @_SLOW
 @pytest.mark.usefixtures('paced')
 def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
-  """One comes late, and another hands over what it has computed and leaves."""
+  """One joins late, and another hands over its work and leaves."""
   flags = '--islands=3', '--minimum=2', '--host=127.0.0.1', '--port=0'
 
   def meet():
@@ -285,7 +285,7 @@ def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
   assert 'left after a signal' in lines[-1] and rows('maui')[-1]['synced']
   last = rows('maui')[-1]['step']
   live_runs.wait_for_rows(tmp_path / 'hawaii', last + 30, first[1], late)
-  late.send_signal(signal.SIGTERM)  # Nobody may leave: all stop.
+  late.send_signal(signal.SIGTERM)  # None may leave: all stop.
   for code, lines in map(live_runs.outcome, (first[1], late)):
     assert code == 75, lines
   stopped = rows('oahu')[-1]['step']
@@ -357,11 +357,11 @@ def test_one_that_was_frozen_for_long_comes_again_by_itself(tmp_path):
 def test_an_own_loop_of_several_processes_is_as_one_of_several_devices(
   start, monkeypatch
 ):
-  """To a step of its int8: the process that speaks rounds on one device."""
+  """Up to one int8 rounding step: the speaking process uses one device."""
   flags = '--islands=2', '--host=127.0.0.1', '--port=0'
 
   def ends(devices, *launch):
-    """What the processes of each island have at the end."""
+    """Returns the final parameters of each island's processes."""
     monkeypatch.setenv('JAX_NUM_CPU_DEVICES', f'{devices}')
     point = start('-m', 'selsync_jax', 'meet', *flags)
     given = point.stdout.readline().strip()

@@ -1,4 +1,4 @@
-"""Training loops whose workers are programs of their own."""
+"""Training loops whose workers are separate programs."""
 
 from concurrent import futures
 import contextlib
@@ -67,7 +67,7 @@ def in_one_program(strategy):
 
 
 def run(join):
-  """What the loop returns on each island, [N, ...]."""
+  """Returns each island's result of the loop, [N, ...]."""
   with futures.ThreadPoolExecutor(N) as pool:
     results = list(pool.map(lambda i: on_island(join(i)), range(N)))
   return jax.tree.map(lambda *x: np.stack(x), *results)

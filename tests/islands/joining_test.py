@@ -1,4 +1,4 @@
-"""Where islands meet."""
+"""The coordinator: islands join, leave, and stop."""
 
 from concurrent import futures
 import dataclasses
@@ -26,7 +26,7 @@ def point(said):
 
 
 def talk(pool, islands):
-  """What the islands receive from each other."""
+  """Exchanges messages; returns the received ones."""
   islands = [island.result() for island in islands]
   messages = [np.array([len(peers.names[peers.index])]) for peers in islands]
   exchanged = pool.map(lambda p, m: p.exchange([m] * 2), islands, messages)
@@ -132,7 +132,7 @@ def test_secrets_that_are_damaged_or_open_to_others_are_refused(tmp_path):
 
 
 def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
-  """Whoever is asked, and however far each of them is."""
+  """Whichever island is asked, and however far each one is."""
   islands = [island.result() for island in came(point, pool, 'maui', 'oahu')]
 
   def train(peers, ahead):
@@ -181,7 +181,7 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
 
 @pytest.fixture
 def four(said, pool):
-  """A coordinator of four islands, two of which have ended; how to join."""
+  """A coordinator of four islands, of which two have ended; and `join`."""
   with server.CoordinatorServer(4, minimum=2, say=said.put) as point:
     join = functools.partial(
       joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
@@ -193,7 +193,7 @@ def four(said, pool):
 
 
 def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
-  """Though another one is missing."""
+  """Although another island is missing."""
   _, islands, join = four
   c = join('c')
   until(said, 'c has rejoined')
@@ -212,7 +212,7 @@ def test_one_that_comes_again_prepares_and_is_then_let_in(four, said, pool):
 
 
 def becomes(holds):
-  """Returns when something holds."""
+  """Waits until a condition holds."""
   deadline = time.monotonic() + 20
   while not holds():
     assert time.monotonic() < deadline
@@ -220,13 +220,13 @@ def becomes(holds):
 
 
 def hello(name, timeout=20.0):
-  """How an island introduces itself that says nothing more."""
+  """The introduction of an island that sends nothing more."""
   run = {'what it runs': hashlib.sha256(b'a run').hexdigest()[:16]}
   return messages.Join(name, 'host:1', run, timeout, True)
 
 
 def entrance():
-  """What an island says when it would enter."""
+  """The message of an island that asks to be admitted."""
   return messages.Arrived(messages.Place(0, '', 1, None, 'enter'))
 
 
@@ -263,7 +263,7 @@ def test_one_that_is_frozen_while_it_prepares_is_dropped(said, pool):
 
 
 def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
-  """Also if it only prepares."""
+  """Even if the other island only prepares."""
   point, islands, join = four
   monkeypatch.setattr(coordinator, 'ENDING', 0.2)
   b = join('b')
@@ -382,7 +382,7 @@ def test_an_invitation_that_is_wrong_lets_nobody_in(point, said):
 
 
 def test_an_island_that_reads_nothing_is_cut_off(monkeypatch):
-  """When too much waits for it; until then it holds nobody up."""
+  """After too many bytes are queued for it; until then it delays no island."""
   monkeypatch.setattr(connection, 'LIMIT', 1000)
   waits, cut = bytearray(), []
 

@@ -117,7 +117,7 @@ def test_the_slower_one_rests_in_every_second_step(
   assert [row['synced'] for row in rows] == [
     step % period == 0 for step in range(1, steps + 1)
   ]
-  # Nobody rests before the first average is there, nor right after one.
+  # No island rests before or right after the first average.
   first = period + (3 if fields else 0)
   read = checkpoints.peek_record(tmp_path / '0')['leases']['read']
   assert read == [steps, first + (steps - first + 1) // 2]
@@ -253,7 +253,7 @@ def test_a_budget_follows_the_link_and_replay_repeats_it(
 
 
 def test_workers_of_one_program_have_one_pace(data_dir, tmp_path):
-  """They are told so before anything is looked at, such as checkpoints."""
+  """The error precedes any other work, such as reading checkpoints."""
   old = tmp_path / checkpoints.FOLDER / '1'
   (old / checkpoints.RECORD).parent.mkdir(parents=True)
   (old / checkpoints.RECORD).write_text('{"format": 1}')

@@ -21,7 +21,7 @@ LARGE = np.zeros(2000, np.float32)
 
 @pytest.fixture
 def join(said, pool):
-  """Joins islands, of which some may end without the others."""
+  """Joins islands, some of which may end without the others."""
   points = []
 
   def join(names, minimum=None, timeout=20.0):
@@ -57,7 +57,7 @@ def train_on(peers):
 def test_loops_of_unequal_lengths_are_named_with_their_steps(
   minimum, join, pool
 ):
-  """Also if one island could continue alone."""
+  """Even if one island could continue alone."""
   each = join(['maui', 'oahu'], minimum)
   calls = [
     pool.submit(*call) for call in zip((leave, train_on), each, strict=True)
@@ -168,7 +168,7 @@ def test_a_loop_that_exits_with_a_reason_has_failed(join, pool):
 
 
 def test_the_timeout_of_one_counts_for_that_one(said, pool):
-  """Though it is short, the others are not judged by it."""
+  """Although it is short, the others are not judged by it."""
   with server.CoordinatorServer(2, say=said.put) as point:
     a = pool.submit(joining.join, point.invitation, 'a', 'a run', 0.5)
     b = pool.submit(joining.join, point.invitation, 'b', 'a run', 30.0)

@@ -1,4 +1,4 @@
-"""The figure of islands that come and go."""
+"""The figure of islands that join and leave."""
 
 import functools
 

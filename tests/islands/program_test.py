@@ -102,7 +102,7 @@ def in_groups(x):
 
 
 def test_only_what_depends_on_the_number_of_islands_is_compiled_again():
-  """Also if it hides in a constant of a loop, as here."""
+  """Even if the number is hidden in a loop's constant, as here."""
 
   def fn(x):
     size = lax.axis_size(ss.AXIS)

@@ -126,7 +126,7 @@ def test_one_word_about_a_wrong_message_is_believed_once():
 
 
 def test_an_island_that_is_late_is_waited_for_no_longer_than_the_grace():
-  """If the waiting islands are enough, and it has taken a step among them."""
+  """If enough islands wait, and it has taken a step with them."""
   islands = Islands('abc', minimum=2, grace=3.0)
   for step in 1, 2:
     for member in islands.members.values():
@@ -151,7 +151,7 @@ def test_nobody_is_late_that_still_receives_something():
   islands.arrive('ab', 'commit')
   islands.wait(20.0)
   islands.arrive('c', 'commit')
-  islands.arrive('abc', 'landing', body=None)  # It will follow.
+  islands.arrive('abc', 'landing', body=None)  # Its vote will follow.
   islands.wait(20.0)
   assert islands.left() == 'abc'
 
@@ -184,7 +184,7 @@ def test_signs_of_life_are_a_tenth_of_the_timeout_apart(monkeypatch):
 @pytest.mark.parametrize('operation', ['psum', 'pmax', 'pmin', 'gather'])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'int32'])
 def test_votes_are_folded_in_the_order_of_the_islands(operation, dtype):
-  """So a sum has the bits that an island would have, too."""
+  """So a sum has the same bits as on an island."""
   rows = 100 * np.random.default_rng(0).normal(size=(3, 5))
   rows = rows.astype(getattr(ml_dtypes, dtype, dtype))
   islands = Islands('abc')

@@ -1,4 +1,4 @@
-"""Islands that go on when another one has ended, at any moment."""
+"""Islands continue when another one has ended, at any moment."""
 
 from concurrent import futures
 import contextlib
@@ -14,7 +14,7 @@ from selsync_jax.islands import joining, peers, server
 from selsync_jax.islands.exchange import FlightPeers
 from tests.support.island_loop import local_step, N, START, STEPS, TX, X, Y
 
-DEAD, PERIOD, LAST = 1, 4, 8  # It ends in the average of its last step.
+DEAD, PERIOD, LAST = 1, 4, 8  # The dead one ends in the average of step LAST.
 
 
 class Death(Exception):
@@ -50,7 +50,7 @@ STRATEGIES = {
 
 
 def train(strategy, last=LAST, moment=MOMENTS[0], minimum=2):
-  """What the loop returns on each island that does not die, and who is left."""
+  """Returns the surviving islands' results of the loop, and their names."""
 
   def worker(i, invitation):
     others = joining.join(invitation, f'{i}', 'a run', 30.0)
@@ -97,7 +97,7 @@ def reference():
 @pytest.fixture(autouse=True)
 def mortal(monkeypatch):
   monkeypatch.setattr(joining, 'FlightPeers', Mortal)
-  monkeypatch.setattr(peers, 'SMALL', 8)  # Votes are; means are not.
+  monkeypatch.setattr(peers, 'SMALL', 8)  # Affects votes, not means.
 
 
 @pytest.mark.parametrize('moment', MOMENTS)

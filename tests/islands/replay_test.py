@@ -1,4 +1,4 @@
-"""What the logs of islands tell, and which of them cannot be repeated."""
+"""The contents of islands' logs, and logs that cannot be repeated."""
 
 import json
 import re
@@ -40,8 +40,8 @@ def logs(**rows):
   return {name: {each['step']: each for each in rows[name]} for name in rows}
 
 
-def test_the_past_of_one_that_came_again_is_that_of_whose_state_it_has():
-  """And so of another one, if that has come again before."""
+def test_the_past_of_an_island_that_rejoined_is_the_past_of_its_donor():
+  """The same holds for the other one, if it has rejoined before."""
   again, last = row(9, begins=began(b='a')), row(12, 'bc', began(c='b'))
   found = rounds.lineage(
     logs(

@@ -1,4 +1,4 @@
-"""From which checkpoint islands go on, and who gets it from whom."""
+"""The choice of a checkpoint to resume from, and of islands to copy it."""
 
 from concurrent import futures
 
@@ -13,7 +13,7 @@ from selsync_jax.runs.checkpoints import Choice
 def test_of_two_with_one_state_the_one_that_was_alone_has_the_original(
   tmp_path,
 ):
-  """The other one came right after the checkpoint, and got a copy of it."""
+  """The other island joined right after the checkpoint, and got a copy."""
 
   def record(islands, index):
     mapper = IslandMapper(islands, Board(islands).peers(index))

@@ -27,10 +27,10 @@ def kept(said):
 
 @pytest.fixture
 def dies(monkeypatch):
-  """Lets the first coordinator say nothing more from a message on.
+  """Silences the first coordinator from some message on.
 
-  `dies(heard)` returns an event, which is set then; `heard(message)` returns
-  who still hears it, as a slice of all; or `None`, if it is not the message.
+  `dies(heard)` returns an event, which is set then. `heard(message)` returns a
+  slice of the islands that still hear the message, or `None` for any other one.
   """
 
   def dies(heard):
@@ -56,7 +56,7 @@ NOBODY, FIRST, ALL = slice(0), slice(1), slice(None)
 
 
 def kill(peers):
-  """Ends an island without a word; it looks for nobody."""
+  """Ends an island without a message; it does not reconnect."""
   connected = peers._link
   connected._closes = True
   connected._loop.call(lambda: connected._frames.transport.abort())
@@ -64,7 +64,7 @@ def kill(peers):
 
 
 def names(peers):
-  """Who is there after a share."""
+  """The members after a share."""
   peers.complete(lambda peers: peers.share(np.zeros(1)))
   return peers.names
 
@@ -73,7 +73,7 @@ def names(peers):
 def test_a_coordinator_that_is_started_again_disturbs_nobody(
   heard, kept, said, pool, dies
 ):
-  """Also if one island has heard the last answer, and the others have not."""
+  """Even if one island has heard the last answer, and the others have not."""
   answers = itertools.count()
   died = dies(
     lambda message: (
@@ -154,7 +154,7 @@ def test_a_coordinator_that_has_become_silent_is_noticed(kept, pool):
 def test_all_meet_though_the_coordinator_dies_before_all_hear_that_they_have(
   c_dies, kept, pool, dies
 ):
-  """Also if one that has heard it dies, too, and rejoins."""
+  """Even if an island that has heard it dies, too, and rejoins."""
   some = slice(0, None, 2)
   dies(
     lambda message: some if isinstance(message, messages.Membership) else None
@@ -204,7 +204,7 @@ def test_the_others_go_on_without_one_that_dies_with_the_coordinator(
 
 
 def test_one_whose_place_another_process_has_taken_is_late():
-  """It was suspended, has not heard of it, and finds the new coordinator."""
+  """It was suspended, has not heard of the change, and reconnects."""
 
   def seat_of(address, generation, its):
     islands = {'a': 'host:1', 'b': its}
@@ -250,7 +250,7 @@ def test_all_stop_after_one_step_though_the_coordinator_dies(
 def test_one_that_was_released_as_the_coordinator_died_has_left(
   kept, pool, monkeypatch
 ):
-  """Though it has not heard so."""
+  """Although it has not heard so."""
   died, send = threading.Event(), server.CoordinatorServer._send
 
   def send_but_this(self, numbers, message):
@@ -287,7 +287,7 @@ def test_an_island_that_the_coordinator_has_ended_is_not_let_in_again(
 def test_one_that_waits_to_be_admitted_when_the_coordinator_dies_is_admitted(
   kept, pool, dies
 ):
-  """Though one has heard that others are admitted, and another has not."""
+  """Although one has heard that others are admitted, and another has not."""
   died = dies(
     lambda message: (
       FIRST if isinstance(message, messages.Answer) and message.admits else None

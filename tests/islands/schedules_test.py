@@ -92,7 +92,7 @@ def checks_error_alone(self):
     raise self.error
 
 
-# By what is missing: a seed near the first that finds it, and the change.
+# For each missing part: a seed near the first that finds it, and the change.
 MUTANTS = {
   'what others have heard is not passed on': (30, run, 'missed', lambda *_: []),
   'all places fit': (120, messages.Place, 'fits', lambda *_: True),

@@ -1,4 +1,4 @@
-"""What a coordinator knows of its islands, and who may ask."""
+"""A coordinator's status of its islands, and access to it."""
 
 from concurrent import futures
 import functools
@@ -20,7 +20,7 @@ N, LENGTH, STEP = 3, 1000, 7
 
 @pytest.fixture
 def run(tmp_path):
-  """A coordinator; how to join; and threads for the islands."""
+  """A coordinator; a function to join it; and threads for the islands."""
   with (
     server.CoordinatorServer(N, minimum=2, log=tmp_path / 'log') as point,
     futures.ThreadPoolExecutor(N) as pool,
@@ -33,7 +33,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def show(run, capsys):
-  """What `selsync status` prints, with some flags."""
+  """The output of `selsync status` with some flags."""
   point, _, _ = run
 
   def show(*flags):
@@ -44,7 +44,7 @@ def show(run, capsys):
 
 
 def when(show, holds):
-  """The status as soon as something holds of its islands."""
+  """Waits until a condition on the islands holds; returns the status."""
   deadline = time.monotonic() + 20
   while time.monotonic() < deadline:
     found = json.loads(show('--json'))
@@ -56,7 +56,7 @@ def when(show, holds):
 
 
 def told(each):
-  """Whether all that train have told of their steps."""
+  """Whether all training islands have reported their steps."""
   rows = [row for row in each.values() if row['state'] == 'trains']
   return rows and all(row['step'] >= STEP for row in rows)
 
@@ -73,7 +73,7 @@ def train(pool, islands):
 
 
 def admit(pool, islands, late):
-  """Lets in one that has come again."""
+  """Admits an island that rejoins."""
 
   def step(peers):
     peers.reach(STEP + N)  # All islands meet after the same step.

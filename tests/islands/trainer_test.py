@@ -27,7 +27,7 @@ from tests.support import live_runs, perceptron, short_runs
 N, SEEN = 2, ('synced', 'samples', 'bytes_per_worker')
 SCORES = 'validation_loss', 'test_loss', 'test_accuracy'
 DEVICES = {'meshes': ((2, 2), (1, 4)), 'model__num_filters': 32}
-"""What splits the larger kernel, differently on each island."""
+"""Settings that split the larger kernel differently on each island."""
 FOUR = {'meshes': ((1, 1),) * 4}
 LATE = {'sync__delay': {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}}
 
@@ -68,13 +68,13 @@ def train(tmp_path, data_dir, one_saves_at_a_time):
 
 
 def values(workdir, names):
-  """What the rows of a run say, by name of a column."""
+  """Values in the rows of a run, by column."""
   rows = short_runs.rows(workdir)
   return {name: np.array([row[name] for row in rows]) for name in names}
 
 
 def assert_repeated(folder):
-  """Repeats the run of islands, and compares all that they have logged."""
+  """Repeats the run of islands, and compares it with all their logs."""
   with perceptron.registered():
     compared = replay(folder)
   (count,) = {*compared.values()}
@@ -126,7 +126,7 @@ def test_they_resume_from_the_newest_checkpoint_that_all_have(
   fields = LATE | {'sync__period': 3}  # One arrives as the next departs.
   train('local_sgd', 'whole', **fields)
   shutil.copytree(tmp_path / 'whole', tmp_path / 'parted')
-  # One was killed before it had saved step 16. At 8, a mean is on its way.
+  # One was killed before it had saved step 16. At 8, a mean is in flight.
   for i, step in enumerate((16, 8)):
     live_runs.go_back(tmp_path / 'parted' / f'{i}', step)
   capsys.readouterr()
@@ -150,23 +150,23 @@ def test_they_resume_from_the_newest_checkpoint_that_all_have(
 @pytest.mark.parametrize(
   'takers, chosen',
   [
-    # It died with the coordinator, when it alone knew that all had saved:
-    # the step is that of those who have repeated it.
+    # It died with the coordinator, when only it knew that all had saved:
+    # the islands that have repeated the step determine it.
     (
       ({5: 3, 4: 3, 0: 3}, {5: 2, 4: 3}, {5: 2, 4: 3}),
       [Choice(5, b'1'), Choice(5), Choice(5)],
     ),
-    # It was taken for one that came, whose copy is as good as any.
+    # It was taken for an island that joined, whose copy is as good as any.
     (
       ({6: 3, 4: 3}, {6: 3, 8: 1}, {6: 3}),
       [Choice(8, b'1'), Choice(8), Choice(8, b'1')],
     ),
-    # The first has come again with a copy of the second's.
+    # The first has rejoined with a copy of the second's.
     (
       ({8: (1, 1)}, {8: (1, 1)}, {}),
       [Choice(8, b'1'), Choice(8), Choice(8, b'1')],
     ),
-    # Two and two have gone on without each other, to the same step.
+    # Two and two have continued without each other, to the same step.
     (
       ({8: (2, -1, 1), 4: 4}, {8: (2, -1, 1)}, *[{8: (2, -1, 2)}] * 2),
       [Choice(8), Choice(8), Choice(8, b'0'), Choice(8, b'0')],
@@ -274,7 +274,7 @@ def test_what_is_not_one_run_is_refused(train, tmp_path):
 def test_what_does_not_fit_is_refused_before_it_prepares(
   tmp_path, data_dir, monkeypatch
 ):
-  """And so before the others hear that it would enter."""
+  """Also before the others hear that it asks to be admitted."""
   mapper = IslandMapper(N, Board(N).peers(0))
   islands = IslandParticipants(mapper, Rounds(tmp_path))
   monkeypatch.setattr(type(mapper.peers), 'prepares', True)
