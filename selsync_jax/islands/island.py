@@ -31,9 +31,9 @@ class Island:
 
   All islands step together: at every step they decide whether to synchronize,
   like the workers of one program. A mean that is `delayed` travels during later
-  steps; islands wait for every other message, such as a vote.
-  Each island may place its parameters freely, on one device or over a mesh.
-  If its devices belong to several processes, all of these make the same calls.
+  steps; islands wait for every other message, such as a vote. Each island may
+  place its parameters freely, on one device or over a mesh. If its devices
+  belong to several processes, all of these make the same calls.
 
   As a context manager, it tells the others at once if its loop fails.
 

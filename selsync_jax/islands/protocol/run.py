@@ -387,9 +387,9 @@ class Run:
   def _judge(self, accused: dict[tuple[str, str], str], now: float) -> None:
     """Ends the island that most others accuse, or that accuses most of them.
 
-    With one word against another, an accuser that is not accused itself is the
-    one that cannot reach an island that others can. If the message was wrong,
-    the accuser is believed once.
+    If one island accuses another and is not accused itself, the accuser ends:
+    it cannot reach an island that others can. If it reports a wrong message, it
+    is believed once, and the accused island ends.
 
     Args:
       accused: the accusations. If these were withdrawn, or another generation
@@ -494,12 +494,12 @@ class Run:
   def _end(
     self, fates: Mapping[Seat, str], kind: Any = 'error', line: str = ''
   ) -> None:
-    """Begins a generation without islands; or ends all, if too few are left.
+    """Ends islands; begins a generation without them, or ends all if too few.
 
     Args:
       fates: fate of each ended island.
       kind: see `messages.Ended`.
-      line: reason for the other islands, if they end too.
+      line: reason that ended islands hear, if it is not their own fate.
     """
     gone = [seat for seat in self.members if seat in fates]
     for seat in [seat for seat in self.coming if seat in fates]:
