@@ -162,7 +162,7 @@ GOOD = dict.fromkeys(('loss', 'count', 'synced'), np.zeros(2))
     (GOOD | {'loss': 1.0}, r'metrics.loss: must .* but has shape \(\)'),
     (GOOD | {'step': np.zeros(2)}, 'metrics.step: is the name of a built'),
     (GOOD | {'test_loss': np.zeros(2)}, 'metrics.test_loss: is the name'),
-    (GOOD | {'my loss': np.zeros(2)}, "metric 'my loss': its name must be"),
+    (GOOD | {'my loss': np.zeros(2)}, "metric 'my loss': the name must"),
   ],
 )
 def test_metrics_that_cannot_make_a_row_are_refused(metrics, message, tmp_path):

@@ -289,7 +289,7 @@ def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):
   assert str(error.value) == (
     f'step=last: {tmp_path}/checkpoints/6 belongs to an asynchronous run, '
     'which saves no state by worker; such a run has the weights of its best '
-    'evaluation (step=best), and of its last once it has finished (step=last)'
+    'evaluation (step=best) and, once finished, of its last one (step=last)'
   )
   assert weights.read(tmp_path, 'best').step == 2
   kept.write_bytes(b'')
