@@ -261,7 +261,7 @@ def _compiled(
     return [form.row(env[var]) for var in makes]
 
   given = tuple(var in batch for var in reads)
-  key = traced.structure(reads, makes, eqns), given
+  key = form, traced.structure(reads, makes, eqns), given
   if key not in compiled:
     run = form.compiled(evaluate, reads, makes, batch)
     compiled[key] = _launched(run, form)
@@ -312,7 +312,7 @@ def _on_host(
       if eqn.params['name'] != TRAVEL:
         return inner(eqn.params['jaxpr'], eqn.invars)
       alone = form.speaking
-      program = _program(eqn.params['jaxpr'], alone, {})
+      program = _program(eqn.params['jaxpr'], alone, compiled)
 
       def travel(peers, *values):
         values = form.whole(values)

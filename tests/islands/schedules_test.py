@@ -97,7 +97,7 @@ MUTANTS = {
   'what others have heard is not passed on': (30, run, 'missed', lambda *_: []),
   'all places fit': (120, messages.Place, 'fits', lambda *_: True),
   'accusations are not judged': (10, run.Run, '_judge', lambda *_: None),
-  'nobody regroups': (0, member.Member, 'check', checks_error_alone),
+  'no island regroups': (0, member.Member, 'check', checks_error_alone),
 }
 
 

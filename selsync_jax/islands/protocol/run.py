@@ -1,6 +1,5 @@
 """A run, seen by its coordinator: the members, and the place of each one."""
 
-import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import heapq
 import itertools
@@ -8,8 +7,9 @@ from typing import Any
 
 from selsync_jax.cluster.agreement import Tally
 from selsync_jax.cluster.channel import FAILED, GONE, LEFT
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.messages import Arrived, Key, Known, Place
+from selsync_jax.islands.protocol import accusations, messages
+from selsync_jax.islands.protocol.arrivals import Arrivals
+from selsync_jax.islands.protocol.messages import Arrived, Key, Known
 from selsync_jax.islands.protocol.seats import (
   FREE,
   in_order,
@@ -40,33 +40,6 @@ CHANNELS = 8
 
 ODD = 1.0
 """Seconds in which other islands may report a wrong message, too."""
-
-
-class Meeting:
-  """A place where some islands have arrived.
-
-  Attributes:
-    bodies: vote of each island, once it is known.
-    times: time of each island's arrival.
-    groups: islands by place; places in a group must fit each other.
-  """
-
-  def __init__(self):
-    self.bodies: dict[Seat, bytes] = {}
-    self.times: dict[Seat, float] = {}
-    self.groups: list[tuple[Place, list[Seat]]] = []
-
-  def add(self, seat: Seat, said: Arrived, now: float) -> None:
-    """Adds an island's arrival, or the vote that follows it."""
-    if said.body is not None:
-      self.bodies[seat] = said.body
-    if seat in self.times:
-      return
-    self.times[seat] = now
-    for place, group in self.groups:
-      if place.fits(said.place):
-        return group.append(seat)
-    self.groups.append((said.place, [seat]))
 
 
 class Run:
@@ -158,10 +131,10 @@ class Run:
 
   def waits(self, seat: Seat, now: float) -> str:
     """Returns a line about the wait of an island, if it waits."""
-    for (_, channel, _), meeting in self._open.items():
-      seconds = now - meeting.times.get(seat, now)
+    for (_, channel, _), arrivals in self._open.items():
+      seconds = now - arrivals.times.get(seat, now)
       if seconds > WAITING:
-        missing = [each for each in self.members if each not in meeting.times]
+        missing = [each for each in self.members if each not in arrivals.times]
         if missing:
           place = seat.at[channel]
           return f'waits for {_names(missing)} at {place}, {seconds:.0f} s'
@@ -171,15 +144,15 @@ class Run:
     """Returns islands for which enough others have waited too long."""
     if self.is_over:
       return []
-    for (_, channel, _), meeting in self._open.items():
-      if channel or len(meeting.times) < self._minimum:
+    for (_, channel, _), arrivals in self._open.items():
+      if channel or len(arrivals.times) < self._minimum:
         continue
-      since = sorted(meeting.times.values())[self._minimum - 1]
+      since = sorted(arrivals.times.values())[self._minimum - 1]
       if now - since > grace:
         return [
           seat
           for seat in self.members
-          if seat not in meeting.times and self._may_be_late(seat)
+          if seat not in arrivals.times and self._may_be_late(seat)
         ]
     return []
 
@@ -253,7 +226,7 @@ class Run:
     self.members = in_order(seats, self.slots)
     self._there = {*self.members}
     self.number += 1
-    self._open: dict[Key, Meeting] = {}
+    self._open: dict[Key, Arrivals] = {}
     self._known |= {seat.name for seat in self.members}
     for seat in self.members:
       seat.began, seat.at = None, {}
@@ -295,37 +268,37 @@ class Run:
       return
     seat.at[place.channel] = place
     seat.step(place.generation, place.step or 0)
-    meeting = self._open.setdefault(place.key, Meeting())
-    meeting.add(seat, said, now)
-    if not self._part_ways(meeting, now):
-      self._complete(place.key, meeting)
+    arrivals = self._open.setdefault(place.key, Arrivals())
+    arrivals.add(seat, said, now)
+    if not self._part_ways(arrivals, now):
+      self._complete(place.key, arrivals)
 
-  def _part_ways(self, meeting: Meeting, now: float) -> bool:
+  def _part_ways(self, arrivals: Arrivals, now: float) -> bool:
     """Ends islands at odd places; returns whether places differ.
 
     Most islands continue, if they agree; the others end.
     """
-    if len(meeting.groups) == 1:
+    if len(arrivals.groups) == 1:
       return False
-    most = max((group for _, group in meeting.groups), key=len)
+    most = max((group for _, group in arrivals.groups), key=len)
     agree = 2 * len(most) > len(self.members)
-    if agree or len(meeting.times) == len(self.members):
+    if agree or len(arrivals.times) == len(self.members):
       places = sorted(
         f'{_names(group)} {"is" if len(group) == 1 else "are"} at {place}'
-        for place, group in meeting.groups
+        for place, group in arrivals.groups
       )
       line = f'the islands have come to different places: {"; ".join(places)}'
-      odd = {*meeting.times}.difference(most if agree else ())
+      odd = {*arrivals.times}.difference(most if agree else ())
       self._end(dict.fromkeys(odd, 'is at another place'), 'apart', line)
     return True
 
-  def _complete(self, key: Key, meeting: Meeting) -> None:
+  def _complete(self, key: Key, arrivals: Arrivals) -> None:
     """Answers at a place where all have arrived."""
-    if len(meeting.bodies) < len(self.members):
+    if len(arrivals.bodies) < len(self.members):
       return
-    bodies = [meeting.bodies[seat] for seat in self.members]
+    bodies = [arrivals.bodies[seat] for seat in self.members]
     del self._open[key]
-    place, _ = meeting.groups[0]
+    place, _ = arrivals.groups[0]
     if place.kind == 'admit':
       self._admit()
     elif place.kind != 'average':
@@ -385,11 +358,7 @@ class Run:
     self._accused[seat.name, name] = why
 
   def _judge(self, accused: dict[tuple[str, str], str], now: float) -> None:
-    """Ends the island that most others accuse, or that accuses most of them.
-
-    If one island accuses another and is not accused itself, the accuser ends:
-    it cannot reach an island that others can. If it reports a wrong message, it
-    is believed once, and the accused island ends.
+    """Ends the island that accusations blame; see `accusations`.
 
     Args:
       accused: the accusations. If these were withdrawn, or another generation
@@ -400,38 +369,12 @@ class Run:
     if accused is not self._accused or not accused:
       return
     self._accused = {}
-    times = collections.Counter(name for pair in accused for name in pair)
-    accusers = {accuser for accuser, _ in accused}
-    blamed = {name for _, name in accused}
-    believed = {
-      name
-      for (accuser, name), why in accused.items()
-      if why and accuser not in self._strikes
-    }
-    there = [seat for seat in self.members if seat.name in times]
-    worst = max(
-      there,
-      key=lambda seat: (
-        times[seat.name],
-        seat.name in believed,
-        seat.name not in blamed,
-        seat.number,
-      ),
+    name, fate = accusations.judge(
+      accused, {seat.name: seat.number for seat in self.members}, self._strikes
     )
-    name = worst.name
-    if len(accusers) == 1:
+    if len(accusers := {accuser for accuser, _ in accused}) == 1:
       self._strikes |= accusers
-    by = sorted(accuser for accuser, other in accused if other == name)
-    whys = [why for (_, other), why in accused.items() if other == name]
-    fate = f'cannot be reached by {", ".join(by)}'
-    if any(whys):
-      fate = f'sends {", ".join(by)} {max(whys)}'
-    elif not by:
-      others = sorted(other for accuser, other in accused if accuser == name)
-      fate = f'cannot reach {", ".join(others)}'
-      if any(accused.values()):
-        fate = f'finds wrong what {", ".join(others)} sends'
-    self._end({worst: fate})
+    self._end({seat: fate for seat in self.members if seat.name == name})
 
   @property
   def _may_leave(self) -> bool:
