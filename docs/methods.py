@@ -23,7 +23,20 @@ from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.sync import traffic
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-HEAD = '| {} | field | default | what it is |\n|---|---|---|---|\n'
+HEAD = '| {} | what it is |\n|---|---|\n'
+# Ends a sentence; the next one may begin with a value.
+SENTENCE = re.compile(r'(?<=\.) +(?=[A-Z\d`])')
+ARTICLE = re.compile(r'^(the|a|an) ')
+VALUE = re.compile(r'[\d`]')
+SHORTER = {
+  'a whole number in': 'whole,',
+  'a whole number': 'whole,',
+  'a finite number in': 'number,',
+  'a finite number': 'number',
+  'one of ': '',
+  'a tuple, and each element a': 'tuple of',
+}
+NO_PART = 'no_averaging()', 'no_reduction()'
 
 
 def arguments(docstring: str) -> dict[str, str]:
@@ -53,27 +66,46 @@ def references(method: Callable) -> str:
   return ' '.join(next(filter(None, found), '').split()).replace('`', '*')
 
 
-def shown(default: object) -> str:
-  """A default in the form that a reader would type."""
+def brief(text: str) -> str:
+  """The first sentence without its article, and sentences about a value."""
+  first, *others = SENTENCE.split(ARTICLE.sub('', text))
+  return ' '.join([first, *filter(VALUE.match, others)])
+
+
+def assigned(field: str, default: object) -> str:
+  """A field, and its default if it has one, in the form of a flag."""
   if default is inspect.Parameter.empty:
-    return 'required'
-  text = default if isinstance(default, str) else repr(default)
-  return f'`{text}`'
+    return f'`{field}`'
+  return f'`{field}={typed(default)}`'
+
+
+def typed(value: object) -> str:
+  """A value without the quotes of a string, and a dict by its constructor."""
+  if isinstance(value, dict):
+    return f'dict({", ".join(f"{k}={v!r}" for k, v in value.items())})'
+  return value if isinstance(value, str) else repr(value)
+
+
+def summary(constructor: Callable) -> str:
+  """The first paragraph of a docstring, on one line."""
+  docstring = inspect.getdoc(constructor) or ''
+  return ' '.join(docstring.split('\n\n')[0].split())
 
 
 def rows(
-  name: str, constructor: Callable, fields: Mapping[str, object]
+  name: str,
+  constructor: Callable,
+  fields: Mapping[str, object],
+  cell: Callable[[str], str] = str,
 ) -> list[str]:
   """A row for a constructor, and a row below it for each of its fields."""
-  docstring = inspect.getdoc(constructor) or ''
-  does = ' '.join(docstring.split('\n\n')[0].split())
   described = words(constructor)
   if missing := sorted(fields.keys() - described.keys()):
     raise ValueError(f'{name}: its docstring lacks {missing[0]} in `Args:`')
   return [
-    f'| `{name}` | | | {does} |',
+    f'| `{name}` | {summary(constructor)} |',
     *(
-      f'| | `{field}` | {shown(default)} | {described[field]} |'
+      f'| {assigned(f".{field}", default)} | {cell(described[field])} |'
       for field, default in fields.items()
     ),
   ]
@@ -85,25 +117,74 @@ def defaults(constructor: Callable) -> dict[str, object]:
   return {k: p.default for k, p in every.items() if p.kind is p.KEYWORD_ONLY}
 
 
-def methods_table(table: Mapping[str, Callable]) -> str:
-  """Methods with their sources."""
+def asynchronous_table() -> str:
+  """The asynchronous methods with their sources, and their fields."""
   lines = []
-  for name, method in table.items():
+  for name, method in ASYNCHRONOUS.items():
     first, *rest = rows(name, method, defaults(method))
-    source = references(method)
-    lines += [first.removesuffix('|') + f'{source} |', *rest]
+    lines += [first.removesuffix('|') + f'{references(method)} |', *rest]
   return HEAD.format('method') + '\n'.join(lines) + '\n'
+
+
+def methods_table() -> str:
+  """A line for each method, with its fields and its source."""
+  lines = ['| method | what it does | fields | source |', '|---|---|---|---|']
+  first: dict[str, str] = {}  # The method that has a source first.
+  for name, method in methods.METHODS.items():
+    given = ', '.join(assigned(*field) for field in defaults(method).items())
+    source = method.cites if isinstance(method, Method) else references(method)
+    if first.setdefault(source, name) != name:
+      source = f'as `{first[source]}`'
+    else:
+      source = source.replace('`', '*')
+    lines.append(f'| `{name}` | {summary(method)} | {given} | {source} |')
+  return '\n'.join(lines) + '\n'
+
+
+def own_fields_table() -> str:
+  """The fields of methods that are not fields of their parts."""
+  known = {part for table in methods.PARTS.values() for part in table.values()}
+  triggers = methods.PARTS['trigger'].values()
+  names = set().union(
+    *(inspect.signature(part).parameters for part in triggers)
+  )
+  owners: dict[tuple[str, str], list[str]] = {}
+  for name, method in methods.METHODS.items():
+    described = words(method)
+    for field in defaults(method):
+      if isinstance(method, Method):
+        is_known = method.sources[field][0] in known
+      else:  # It passes fields to its trigger.
+        is_known = field in names
+      if not is_known:
+        row = field, brief(described[field])
+        owners.setdefault(row, []).append(f'`{name}`')
+  lines = ['| field | methods | what it is |', '|---|---|---|']
+  lines += [
+    f'| `{field}` | {", ".join(own)} | {text} |'
+    for (field, text), own in owners.items()
+  ]
+  return '\n'.join(lines) + '\n'
+
+
+def range_of(field: fields.Field) -> str:
+  """The allowed values in few words."""
+  for long, short in SHORTER.items():
+    if field.values.startswith(long):
+      return field.values.replace(long, short, 1)
+  return field.values
 
 
 def fields_table() -> str:
   """The fields that belong to no constructor."""
-  lines = ['| field | default | what it is | values | at a resume |']
+  lines = ['| field | default | what it is | values | may change |']
   lines += ['|---|---|---|---|---|']
   for name, field in fields.FIELDS.items():
-    default = '' if field.default is None else f'`{field.default}`'
-    resume = 'may change' if field.may_change else ''
+    default = '' if field.default is None else f'`{typed(field.default)}`'
+    change = 'yes' if field.may_change else ''
     lines.append(
-      f'| `{name}` | {default} | {field.sentence} | {field.values} | {resume} |'
+      f'| `{name}` | {default} | {field.sentence} '
+      f'| {range_of(field)} | {change} |'
     )
   return '\n'.join(lines) + '\n'
 
@@ -117,44 +198,53 @@ def constructors_table(kind: str, table: Mapping[str, Callable]) -> str:
 
 
 def parts_table(kind: str) -> str:
-  """The parts of one kind."""
-  lines = []
+  """The parts of one kind; a repeated description names its first part."""
+  lines, first = [], {}
   for name, constructor in methods.PARTS[kind].items():
     fields = {
       field: p.default for field, p in parts.parameters(constructor).items()
     }
-    lines += rows(name, constructor, fields)
+
+    def cell(text, name=name):
+      text = brief(text)
+      owner = first.setdefault(text, name)
+      return text if owner == name or len(text) < 30 else f'see `{owner}`'
+
+    lines += rows(name, constructor, fields, cell)
   return HEAD.format(kind) + '\n'.join(lines) + '\n'
 
 
 def composition_table() -> str:
-  """The parts of each preset, and what they send in units of BSP's step."""
+  """The averages and messages of methods, in units of BSP's step."""
   workers = 4
   shapes = {
     'params': {'w': jax.ShapeDtypeStruct((1000, 1000), 'float32')},
     'model_state': {},
   }
-  lines = []
+  groups: dict[str, list[str]] = {}
   for name in methods.METHODS:
     strategy = methods.create_strategy(name, methods.Context(40, 0))
     sent = traffic.traffic(
       strategy.sends(shapes, workers), shapes['params'], workers
     )
-    lines.append(
-      f'| `{name}` | `{strategy.trigger}` '
-      f'| `{strategy.averager}` '
-      f'| `{strategy.reducer}` '
-      f'| {sent.step / sent.bsp:.2g} | {sent.sync / sent.bsp:.2g} |'
+    used = ', '.join(
+      f'`{part}`'
+      for part in map(str, (strategy.averager, strategy.reducer))
+      if part not in NO_PART
     )
-  head = '| method | trigger | averager | reducer | step | synchronization |'
-  return f'{head}\n|---|---|---|---|---:|---:|\n' + '\n'.join(lines) + '\n'
+    row = f'{used} | {sent.step / sent.bsp:.2g} | {sent.sync / sent.bsp:.2g}'
+    groups.setdefault(row, []).append(f'`{name}`')
+  head = '| methods | averager, reducer | step | synchronization |'
+  lines = [f'| {", ".join(names)} | {row} |' for row, names in groups.items()]
+  return '\n'.join([head, '|---|---|---:|---:|', *lines]) + '\n'
 
 
 def tables() -> dict[str, dict[str, str]]:
   """By page, the tables between its markers, by name."""
   return {
     'methods.md': {
-      'methods': methods_table(methods.METHODS),
+      'methods': methods_table(),
+      'own': own_fields_table(),
       'composition': composition_table(),
       **{kind: parts_table(kind) for kind in methods.PARTS},
     },
@@ -163,7 +253,7 @@ def tables() -> dict[str, dict[str, str]]:
       'schedules': constructors_table('schedule', optimizers.SCHEDULES),
     },
     'stragglers.md': {
-      'methods': methods_table(ASYNCHRONOUS),
+      'methods': asynchronous_table(),
       'clusters': constructors_table('compute', cluster.COMPUTE),
     },
   }

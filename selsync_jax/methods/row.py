@@ -42,6 +42,7 @@ class Method:
     model_state: `recompute` if averages would spoil batch statistics.
 
   Attributes:
+    cites: the paper.
     sources: the constructor and the parameter of each field.
   """
 
@@ -61,6 +62,7 @@ class Method:
       kind: (chain,) if callable(chain) else chain
       for kind, chain in parts.items()
     }
+    self.cites = cites
     self.optimizer, self.model_state = optimizer, model_state
     of_parts = {
       field: (getattr(constructor, 'func', constructor), parameter)

@@ -77,9 +77,8 @@ def mean(
 
   Args:
     only: the names of the moments to average, such as `mu`; `None` means all.
-    wire: the encoding of the mean. `None` is float32. In a method, `None` is
-      the averager's wire, or bfloat16 if that wire could round a moment to
-      zero.
+    wire: the encoding of the mean. `None` is the averager's wire in a method,
+      or bfloat16 if that wire could round a moment to zero; elsewhere float32.
   """
   return _mixed(only, (), wire)
 

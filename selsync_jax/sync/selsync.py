@@ -101,7 +101,8 @@ def selsync(
       steps. 0 synchronizes at every step, infinity only at the first. For
       `optax.inject_hyperparams`, make `vote_delay`, `vote_every` (and `quorum`,
       if set) static arguments there. `budgeted` finds a delta by itself.
-    smoothing: see `measure`.
+    smoothing: the weight of the newest squared gradient norm, in (0, 1]; `None`
+      is the paper's N / 100.
     quorum: the share of the workers that must raise a flag, in (0, 1] and
       rounded up; `None` is the paper's rule, one flag is enough.
     vote_delay: steps from a flag, or a veto, to its effect. 0 is the paper's;
