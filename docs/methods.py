@@ -29,12 +29,15 @@ SENTENCE = re.compile(r'(?<=\.) +(?=[A-Z\d`])')
 ARTICLE = re.compile(r'^(the|a|an) ')
 VALUE = re.compile(r'[\d`]')
 SHORTER = {
-  'a whole number in': 'whole,',
-  'a whole number': 'whole,',
-  'a finite number in': 'number,',
+  'a whole number at least': 'whole ≥',
+  'a whole number': 'whole',
+  'a finite number above': 'number >',
   'a finite number': 'number',
   'one of ': '',
-  'a tuple, and each element a': 'tuple of',
+  'a tuple, and each element a value': 'tuple',
+  'a tuple, and each element a name': 'tuple of names',
+  ' in [': ' [',
+  ' in (': ' (',
 }
 NO_PART = 'no_averaging()', 'no_reduction()'
 
@@ -72,7 +75,7 @@ def brief(text: str) -> str:
   return ' '.join([first, *filter(VALUE.match, others)])
 
 
-def assigned(field: str, default: object) -> str:
+def assigned(field: str, default: object = inspect.Parameter.empty) -> str:
   """A field, and its default if it has one, in the form of a flag."""
   if default is inspect.Parameter.empty:
     return f'`{field}`'
@@ -168,50 +171,54 @@ def own_fields_table() -> str:
 
 
 def range_of(field: fields.Field) -> str:
-  """The allowed values in few words."""
+  """The allowed values in few words, unless the description lists them."""
+  text = field.values
   for long, short in SHORTER.items():
-    if field.values.startswith(long):
-      return field.values.replace(long, short, 1)
-  return field.values
+    text = text.replace(long, short)
+  is_listed = all(f'`{value}`' in field.sentence for value in text.split(', '))
+  return '' if is_listed else text
 
 
 def fields_table() -> str:
   """The fields that belong to no constructor."""
-  lines = ['| field | default | what it is | values | may change |']
-  lines += ['|---|---|---|---|---|']
+  lines = ['| field | what it is | values |', '|---|---|---|']
   for name, field in fields.FIELDS.items():
-    default = '' if field.default is None else f'`{typed(field.default)}`'
-    change = 'yes' if field.may_change else ''
+    given = () if field.default is None else (field.default,)
+    text = re.sub(r'^The (\w)', lambda m: m[1].upper(), field.sentence)
+    change = r'\*' if field.may_change else ''
     lines.append(
-      f'| `{name}` | {default} | {field.sentence} '
-      f'| {range_of(field)} | {change} |'
+      f'| {assigned(name, *given)}{change} | {text} | {range_of(field)} |'
     )
   return '\n'.join(lines) + '\n'
 
 
-def constructors_table(kind: str, table: Mapping[str, Callable]) -> str:
-  """Constructors, and their fields."""
-  lines = []
+def constructors_table(
+  kind: str,
+  table: Mapping[str, Callable],
+  fields_of: Callable[[Callable], dict[str, object]],
+  shorten: Callable[[str], str] = brief,
+) -> str:
+  """Constructors and their fields; a repeated text names its first owner."""
+  lines, first = [], {}
   for name, constructor in table.items():
-    lines += rows(name, constructor, defaults(constructor))
+
+    def cell(text, name=name):
+      text = shorten(text)
+      owner = first.setdefault(text, name)
+      return text if owner == name or len(text) < 30 else f'see `{owner}`'
+
+    lines += rows(name, constructor, fields_of(constructor), cell)
   return HEAD.format(kind) + '\n'.join(lines) + '\n'
 
 
 def parts_table(kind: str) -> str:
-  """The parts of one kind; a repeated description names its first part."""
-  lines, first = [], {}
-  for name, constructor in methods.PARTS[kind].items():
-    fields = {
-      field: p.default for field, p in parts.parameters(constructor).items()
-    }
+  """The parts of one kind."""
 
-    def cell(text, name=name):
-      text = brief(text)
-      owner = first.setdefault(text, name)
-      return text if owner == name or len(text) < 30 else f'see `{owner}`'
+  def fields_of(constructor):
+    found = parts.parameters(constructor)
+    return {field: p.default for field, p in found.items()}
 
-    lines += rows(name, constructor, fields, cell)
-  return HEAD.format(kind) + '\n'.join(lines) + '\n'
+  return constructors_table(kind, methods.PARTS[kind], fields_of)
 
 
 def composition_table() -> str:
@@ -250,11 +257,13 @@ def tables() -> dict[str, dict[str, str]]:
     },
     'fields.md': {
       'fields': fields_table(),
-      'schedules': constructors_table('schedule', optimizers.SCHEDULES),
+      'schedules': constructors_table(
+        'schedule', optimizers.SCHEDULES, defaults
+      ),
     },
     'stragglers.md': {
       'methods': asynchronous_table(),
-      'clusters': constructors_table('compute', cluster.COMPUTE),
+      'clusters': constructors_table('compute', cluster.COMPUTE, defaults, str),
     },
   }
 

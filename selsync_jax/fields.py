@@ -108,20 +108,19 @@ FIELDS: Mapping[str, Field] = {
     'lockstep',
     Literal['lockstep', 'free'],
     '`lockstep`: all workers take every step; `free`: slower workers skip some '
-    'steps, which islands and simulated workers can do, see islands.md.',
+    'steps, on islands and in simulations, see islands.md.',
   ),
   'accumulate': _changeable(
     1,
     Count,
-    'The number of pieces in which a worker computes its batch, one after '
-    'another, to save memory; see performance.md.',
+    'Pieces of a batch that a worker computes one after another, to save '
+    'memory; see performance.md.',
   ),
   'ema_decay': Field(
     None,
     Share | None,
-    'The decay of an exponential moving average of the parameters. The average '
-    'is evaluated and saved in place of the parameters; see weights.md. Not '
-    'set: none.',
+    'The decay of an exponential moving average of the parameters, which is '
+    'evaluated and saved in their place; see weights.md. Not set: none.',
   ),
   'data.name': Field('digits', str, 'The data set, see partitions.md.'),
   'data.backend': _changeable(
@@ -129,8 +128,7 @@ FIELDS: Mapping[str, Field] = {
     Literal['auto', 'tf', 'numpy'],
     '`tf`: tf.data pipelines; `numpy`: without TensorFlow, for digits, '
     'fashion_mnist, hyperplane, python_text and stdlib_text; `auto`: `tf` '
-    'where it is installed, `numpy` otherwise. The batches are the same, bit '
-    'for bit.',
+    'where it is installed, `numpy` otherwise. Batches are equal, bit for bit.',
   ),
   'data.partition': Field(
     'seldp',
@@ -183,8 +181,8 @@ FIELDS: Mapping[str, Field] = {
   'schedule.name': Field(
     'constant',
     str,
-    '`cosine`, `polynomial`, `exponential` and `stable` decay until the end of '
-    'the run; `milestones` and `staircase` multiply by `factor` repeatedly.',
+    'One of `constant`, `cosine`, `polynomial`, `exponential`, `stable`, '
+    '`milestones` and `staircase`; see fields.md.',
   ),
   'schedule.warmup_epochs': Field(
     0.0,
@@ -210,14 +208,14 @@ FIELDS: Mapping[str, Field] = {
   'max_skips': _changeable(
     20,
     Count,
-    'The most updates of one worker that `skip` omits in a row. Then the run '
-    'stops; its parameters may no longer be finite, for example.',
+    'The most updates of one worker that `skip` omits in a row, before the run '
+    'stops.',
   ),
   'virtual_cluster.compute': Field(
     None,
     str | None,
     "The workers' speeds in a simulation, see stragglers.md. Not set: real "
-    'time, as under `train`.',
+    'time.',
   ),
   'virtual_cluster.step_seconds': Field(
     0.1, Positive, 'Seconds that a gradient takes on a worker at full speed.'
