@@ -90,8 +90,8 @@ def budgeted(
   """Moves the threshold of a trigger so that it keeps to a budget.
 
   Args:
-    trigger: the trigger. The budget starts from the trigger's own threshold
-      only if its traits have no `compared`.
+    trigger: the trigger with the threshold. The budget starts from the
+      trigger's own threshold only if its traits have no `compared`.
     lssr: the share of the steps without a synchronization, in [0, 1).
     bytes_per_step: bytes that a worker may send for synchronization, on average
       over steps. If the budget allows more than a synchronization per step,
