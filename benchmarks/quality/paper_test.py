@@ -9,6 +9,14 @@ from selsync_jax.report import facts
 from selsync_jax.runs.history import Run
 
 
+def test_no_two_claims_share_a_cell():
+  _, claims = GROUPS['workloads']
+  found = dict.fromkeys(claims, claim.Finding('', 'holds'))
+  _, *rows = workloads.verdict_lines(found)
+  cells = [cell for row in rows for cell in row[1:] if cell]
+  assert len(cells) == len(claims)
+
+
 def test_only_the_speed_ups_of_vgg11_contradict_their_own_lssr():
   rows = [(w, m) for w in table_one.TABLE for m in table_one.timed(w)]
   impossible = {
@@ -37,10 +45,10 @@ def test_the_cost_of_an_average_gives_the_speed_up_back():
   [
     ([0.02, 0.03, 0.04], 'holds'),
     ([-0.02, -0.03, -0.04], 'does not hold'),
-    ([-0.02, 0.03, 0.02], 'cannot be told: the interval contains 0'),
-    ([0.02, 0.02, 0.02], 'cannot be told: the seeds show no spread'),
-    ([0.01, 0.02], 'cannot be told: fewer than 3 seeds'),
-    ([0.02], 'cannot be told: fewer than 3 seeds'),
+    ([-0.02, 0.03, 0.02], 'open'),
+    ([0.02, 0.02, 0.02], 'open'),
+    ([0.01, 0.02], 'open: fewer than 3 seeds'),
+    ([0.02], 'open: fewer than 3 seeds'),
   ],
 )
 def test_the_interval_over_seeds_decides(numbers, verdict):
@@ -85,11 +93,16 @@ def test_a_claim_is_judged_by_runs_that_were_trained(tmp_path):
   task = claim.Task('few', 'hyperplane.py', 'loss', fields)
   arms = (claim.Arm(task, 'bsp'), claim.Arm(task, 'selsync+sync.delta=1000.0'))
   judge = claim.by_seed(
-    'LSSR', workloads.lssr, '.1f', workloads.smallest_rise, claim.BETTER, '+.1f'
+    'LSSR {}',
+    workloads.lssr,
+    '.1f',
+    workloads.smallest_rise,
+    claim.BETTER,
+    '+.1f',
   )
   local = claim.Claim('', '', judge, arms)
   trials = [trial for arm in arms for trial in arm.trials(3, tmp_path)]
   runs.train_all(trials, 1)
   found = local.finding(3, tmp_path)
-  assert found.ours == 'LSSR. bsp: 0.0 ± 0.0; selsync, delta 1000: 0.9 ± 0.0'
+  assert found.ours == 'LSSR 0.0, 0.9'
   assert found.judged == '+0.9, equal in 3' and found.verdict == 'holds'

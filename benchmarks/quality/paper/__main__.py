@@ -1,6 +1,6 @@
 """The claims of the SelSync paper and of its rivals' papers, one by one.
 
-  python -m benchmarks.quality.paper --only digits eager --into=docs/paper.md
+  python -m benchmarks.quality.paper --only delta rivals --into=docs/paper.md
 
 Trains scaled-down runs for the claims, with fresh seeds, unless an earlier call
 has trained them, and judges each claim by the rule stated with it. Prints a
@@ -9,7 +9,7 @@ holds. Writes each table into a page between `<!-- claims_GROUP -->` and
 `<!-- /claims_GROUP -->`, and all results into paper.json.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from benchmarks.quality import runs
 from benchmarks.quality.paper import (
@@ -26,33 +26,40 @@ from selsync_jax.report import marked
 
 GROUPS: dict[str, tuple[str, list[Claim]]] = {
   'table': ('Table I by its own numbers', table_one.CLAIMS),
-  **{
-    name: (f'{name}, for {workload}', [*workloads.claims(task, workload)])
-    for name, (task, workload) in workloads.TASKS.items()
-  },
-  'rounds': ("FedAvg with the paper's steps", [*workloads.rounds()]),
-  'far': ('SSP with one slow worker', [*workloads.far()]),
-  'changes': ('Delta, and when gradients change', [*changes.claims()]),
-  'workers': ('The number of workers', [*changes.claims_of_workers()]),
+  'workloads': ('Table I on smaller tasks', [*workloads.claims()]),
+  'settings': (
+    "FedAvg with the paper's steps, SSP with one slow worker",
+    [*workloads.settings()],
+  ),
+  'delta': (
+    'Delta, and the number of workers',
+    [*changes.claims(), *changes.claims_of_workers()],
+  ),
   'injection': ('Data injection', [*injection.claims()]),
-  'eager': ('eager-SGD', [*clock.eager()]),
-  'dssp': ('DSSP', [*clock.dssp()]),
-  'sparse': ('MiCRO and ExDyna', [*clock.sparse()]),
+  'rivals': (
+    'eager-SGD, DSSP, MiCRO, and ExDyna',
+    [*clock.eager(), *clock.dssp(), *clock.sparse()],
+  ),
   'cost': ('The cost of measuring and selecting', [*cost.claims()]),
 }
 """A heading and the claims, by name for the command line."""
 
 
-def table(claims: Mapping[Claim, Finding]) -> str:
-  """Returns the table of one group, in Markdown."""
-  lines = [
+def table(claims: Mapping[Claim, Finding]) -> list[list[str]]:
+  """Returns the table of one group, its names first."""
+  return [
     ['claim', 'the paper', 'ours', 'judged', 'verdict'],
-    ['---'] * 5,
     *(
       [c.text, c.theirs, f.ours, f.judged, f.verdict] for c, f in claims.items()
     ),
   ]
-  return markdown(lines)
+
+
+def text_of(*tables: Sequence[Sequence[str]]) -> str:
+  """Returns tables in Markdown."""
+  return '\n'.join(
+    markdown([head, ['---'] * len(head), *rows]) for head, *rows in tables
+  )
 
 
 def main() -> None:
@@ -72,11 +79,22 @@ def main() -> None:
     }
     runs.train_all(trials.values(), options.jobs)
     found = {claim: claim.finding(seeds, work) for claim in claims}
+    if name == 'workloads':
+      tables = [
+        workloads.score_lines(seeds, work),
+        workloads.verdict_lines(found),
+      ]
+    else:
+      of_table_one = [table_one.lines()] * (name == 'table')
+      tables = [*of_table_one, table(found)]
     if options.into:
-      marked.insert(table(found), options.into, f'claims_{name}')
-    text += f'### {heading}\n\n{table(found)}\n'
+      marked.insert(text_of(*tables), options.into, f'claims_{name}')
+    text += f'### {heading}\n\n{text_of(*tables)}\n'
     record[name] = [
-      {'claim': claim.text, 'paper': claim.theirs, **finding._asdict()}
+      {
+        **{'claim': claim.text, 'task': claim.task, 'paper': claim.theirs},
+        **finding._asdict(),
+      }
       for claim, finding in found.items()
     ]
   report(options.out, {'seeds': seeds, 'claims': record}, notes=[text])

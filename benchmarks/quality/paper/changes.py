@@ -17,10 +17,13 @@ from selsync_jax.runs.history import Run
 
 DELTAS = 0, 0.1, 0.2, 0.3, 0.5, 1, 1000
 SCHEDULES = {
-  'constant': 'schedule.name=constant+schedule.warmup_epochs=0.0',
-  'a warm-up of 3 epochs of 30, then a cosine': 'schedule.warmup_epochs=3.0',
-  'a warm-up of 10 epochs, then a cosine': 'schedule.warmup_epochs=10.0',
+  'The first quarter of a run has over 0.25 of the synchronizations': (
+    'schedule.name=constant+schedule.warmup_epochs=0.0'
+  ),
+  'The same with a warm-up of 3 epochs of 30': 'schedule.warmup_epochs=3.0',
+  'The same with a warm-up of 10 epochs': 'schedule.warmup_epochs=10.0',
 }
+"""A constant rate, or a cosine after a warm-up, by the text of its claim."""
 DECAYS = (
   'schedule.name=milestones+schedule.milestones=(15.0,22.0)'
   '+schedule.factor=0.1+schedule.warmup_epochs=0.0'
@@ -38,13 +41,16 @@ SMALL_BATCHES = Task(
   ),
 )
 RULES = {
-  'One flag is enough': 'selsync+sync.delta=0.3',
-  'The same, smoothed by N/100': 'selsync_paper+sync.delta=0.3',
-  'Half of the workers must raise a flag, ours': (
+  f'LSSR is the same, within 0.1, for N = {", ".join(map(str, WORKERS))}': (
+    'selsync+sync.delta=0.3'
+  ),
+  'The same with a smoothing of N/100': 'selsync_paper+sync.delta=0.3',
+  'The same if half of the workers must raise a flag (ours)': (
     'selsync+sync.delta=0.3+sync.quorum=0.5'
   ),
-  'A budget moves delta, ours': 'selsync+sync.delta=None+sync.lssr=0.9',
+  'The same with a budget (ours)': 'selsync+sync.delta=None+sync.lssr=0.9',
 }
+"""The methods that decide when to synchronize, by the text of their claim."""
 
 
 def early(run: Run, parts: int) -> float:
@@ -80,52 +86,51 @@ def spread_of_lssr(*runs: Run) -> float:
 def claims() -> Iterator[Claim]:
   """Yields the claims about delta and about the time of synchronizations."""
   yield Claim(
-    'Delta goes from BSP to local SGD: LSSR rises with it',
-    '0 is BSP; at the largest change of a run, 1.5 with ResNet101, none',
-    by_seed('LSSR', lssr, '.3f', smallest_rise, BETTER, '+.3f'),
+    f'LSSR rises with delta: {", ".join(map(str, DELTAS))}',
+    '0 is BSP; 1.5 never averages',
+    by_seed('LSSR {}', lssr, '.3f', smallest_rise, BETTER, '+.3f'),
     tuple(Arm(DIGITS, f'selsync+sync.delta={d}') for d in DELTAS),
   )
   arms = {
-    words: Arm(DIGITS, f'selsync+sync.delta=0.3+{schedule}')
-    for words, schedule in SCHEDULES.items()
+    text: Arm(DIGITS, f'selsync+sync.delta=0.3+{schedule}')
+    for text, schedule in SCHEDULES.items()
   }
-  for words, arm in arms.items():
+  for text, arm in arms.items():
     yield Claim(
-      'Gradients change most early: more than a quarter of the '
-      f'synchronizations are in the first quarter. The rate: {words}',
-      'a figure alone',
-      by_seed('share', quarter, '.3f', quarter, Range(low=0.25), '.3f'),
+      text,
+      'a figure',
+      by_seed('share {}', quarter, '.3f', quarter, Range(low=0.25), '.3f'),
       (arm,),
     )
   constant, *_, slowly = arms.values()
   yield Claim(
-    'More than a tenth of them are in the first tenth. The rate: constant',
-    'a figure alone',
-    by_seed('share', tenth, '.3f', tenth, Range(low=0.1), '.3f'),
+    'The first tenth has over 0.1 of them, at a constant rate',
+    'a figure',
+    by_seed('share {}', tenth, '.3f', tenth, Range(low=0.1), '.3f'),
     (constant,),
   )
   yield Claim(
-    'The first tenth has fewer of them if the rate is still warming up (ours)',
-    'not tested',
+    'It has more than with a warm-up of 10 epochs (ours)',
+    '',
     by_seed(
-      'share', tenth, '.3f', lambda a, b: tenth(a) - tenth(b), BETTER, '+.3f'
+      'share {}', tenth, '.3f', lambda a, b: tenth(a) - tenth(b), BETTER, '+.3f'
     ),
     (constant, slowly),
   )
   yield Claim(
     'A decay of the learning rate makes the change jump',
-    'a figure alone',
-    by_seed('ratio', jump, '.2f', jump, Range(low=1), '.2f'),
+    'a figure',
+    by_seed('ratio {}', jump, '.2f', jump, Range(low=1), '.2f'),
     (Arm(DIGITS, f'selsync+sync.delta=0.3+{DECAYS}'),),
   )
 
 
 def claims_of_workers() -> Iterator[Claim]:
   """Yields the claims about a delta and the number of workers."""
-  for words, method in RULES.items():
+  for text, method in RULES.items():
     yield Claim(
-      f'{words}: LSSR is the same, within 0.1, for any N (Algorithm 1)',
+      text,
       'N = 16 alone',
-      by_seed('LSSR', lssr, '.3f', spread_of_lssr, Range(high=0.1), '.3f'),
+      by_seed('LSSR {}', lssr, '.3f', spread_of_lssr, Range(high=0.1), '.3f'),
       tuple(Arm(SMALL_BATCHES, f'{method}+workers={n}') for n in WORKERS),
     )

@@ -91,15 +91,12 @@ class Range(NamedTuple):
     """Returns the verdict on a number of every seed, in words."""
     least, most = numbers.bounds
     if len(numbers.values) < facts.FEWEST:
-      return f'cannot be told: fewer than {facts.FEWEST} seeds'
-    if math.isinf(least):
-      return 'cannot be told: the seeds show no spread'
+      return f'open: fewer than {facts.FEWEST} seeds'
     if self.low < least and most < self.high:
       return 'holds'
     if most <= self.low or least >= self.high:
       return 'does not hold'
-    inside = [f'{x:.3g}' for x in self if least < x < most]
-    return f'cannot be told: the interval contains {" and ".join(inside)}'
+    return 'open'
 
 
 BETTER = Range(low=0)
@@ -116,7 +113,7 @@ class Finding(NamedTuple):
   """The result for a claim on this machine.
 
   Attributes:
-    ours: our measured or computed value.
+    ours: our measured or computed values, in the order of the arms.
     verdict: whether the claim holds, in words.
     judged: the mean and the interval of the numbers.
     numbers: the numbers that are judged, one for each seed or repeat.
@@ -136,22 +133,24 @@ class Claim(NamedTuple):
   """A claim of a paper.
 
   Attributes:
-    text: the claim, with its place in the paper.
+    text: the claim.
     theirs: the paper's numbers.
     judge: returns the finding from the runs of the arms.
     arms: the runs to train.
+    task: name of the task, for a claim about several of them.
   """
 
   text: str
   theirs: str
   judge: Judge
   arms: tuple[Arm, ...] = ()
+  task: str = ''
 
   def finding(self, seeds: int, work: pathlib.Path) -> Finding:
     """Returns the finding of runs that have been trained."""
     trials = [arm.trials(seeds, work) for arm in self.arms]
     if diverged := [t.label for each in trials for t in each if not t.is_done]:
-      return Finding('', f'cannot be told: a run of {diverged[0]} diverged')
+      return Finding('', f'open: a run of {diverged[0]} diverged')
     return self.judge(
       [[history.read(t.workdir, t.label) for t in each] for each in trials]
     )
@@ -169,7 +168,7 @@ def by_seed(
   """Returns a judge of a number that every seed has.
 
   Args:
-    what: the quantity that the table shows for each arm, in words.
+    what: the quantity that the table shows, with {} for the means of the arms.
     shown: takes a run to that quantity.
     form: format of that quantity.
     number: takes a seed's runs, in the order of the arms, to the judged number.
@@ -180,10 +179,7 @@ def by_seed(
   """
 
   def judge(groups):
-    parts = [
-      f'{runs[0].name}: {facts.spread([*map(shown, runs)], form).text}'
-      for runs in groups
-    ]
+    parts = [mean([*map(shown, runs)], form) for runs in groups]
     numbers = [number(*runs) for runs in zip(*groups, strict=True)]
     return found(what, parts, numbers, rule, signed, resolution)
 
@@ -201,7 +197,7 @@ def scored(
     number: takes the runs to the gain; by default, the first of two's gain.
   """
   return by_seed(
-    task.metric,
+    f'{task.metric} {{}}',
     task.score,
     task.form,
     number or task.gain,
@@ -209,6 +205,11 @@ def scored(
     '+.4f',
     facts.ROUNDING,
   )
+
+
+def mean(values: Sequence[float], form: str) -> str:
+  """Returns the mean of several values."""
+  return facts.spread(values, form).text.partition(' ')[0]
 
 
 def found(
@@ -222,7 +223,7 @@ def found(
   """Returns the finding for judged numbers and the value to show."""
   judged = facts.Difference(dict(enumerate(numbers)), resolution)
   return Finding(
-    f'{what}. {"; ".join(parts)}',
+    what.format(', '.join(parts)),
     rule.verdict(judged),
     judged.cell(form).text,
     numbers,

@@ -106,27 +106,25 @@ def eager() -> Iterator[Claim]:
       ),
     )
     yield Claim(
-      f'Solo eager-SGD is {times:.2f} times as fast as BSP on a hyperplane '
-      f'where one of 8 workers is {delay} ms late at each step (eager-SGD; a '
-      'step of 325 ms fits all three)',
-      f'{times:.2f} times',
-      by_seed('seconds', seconds, '.1f', sooner, about(times), '.2f'),
+      f'Solo eager-SGD is {times:.2f} times as fast as BSP with one worker '
+      f'{delay} ms late',
+      f'{times:.2f}',
+      by_seed('{} s', seconds, '.1f', sooner, about(times), '.2f'),
       _arms(task, 'eager', 'bsp'),
     )
   for mode, theirs in SKEW.items():
     arms = _arms(SKEWED, f'eager+sync.mode={mode}', 'bsp')
     yield Claim(
-      f'With all workers 50 to 400 ms late, eager-SGD in mode {mode} is '
-      f'{theirs.words} BSP (eager-SGD, ResNet-32)',
-      f'{theirs.accuracy} against 92.6',
+      f'{mode.capitalize()} eager-SGD is {theirs.words} BSP with all workers '
+      '50 to 400 ms late',
+      f'{theirs.accuracy}, 92.6',
       scored(SKEWED, theirs.rule),
       arms,
     )
     yield Claim(
-      f'There, in mode {mode}, it is {theirs.times} times as fast as BSP '
-      '(eager-SGD, ResNet-32)',
-      f'{theirs.times} times',
-      by_seed('seconds', seconds, '.1f', sooner, about(theirs.times), '.2f'),
+      f'It is {theirs.times} times as fast as BSP',
+      f'{theirs.times}',
+      by_seed('{} s', seconds, '.1f', sooner, about(theirs.times), '.2f'),
       arms,
     )
 
@@ -137,22 +135,23 @@ def dssp() -> Iterator[Claim]:
   That factor fits the paper's times for ASP and BSP, 2993 and 6159 s.
   """
   for method, other, words, times in (
-    ('ssp', 'bsp', 'SSP with s = 3 is {} as fast as BSP', 6159 / 5678),
+    (
+      *('ssp', 'bsp'),
+      *('SSP, s = 3, is {} as fast as BSP on two unequal GPUs', 6159 / 5678),
+    ),
     (
       *('dssp+sync.strict=False', 'ssp'),
-      *('DSSP as printed is {} as fast as SSP with s = 3', 5678 / 3016),
+      *('DSSP as printed is {} as fast as SSP there', 5678 / 3016),
     ),
     (
       *('dssp', 'ssp'),
-      'DSSP with the bound that its text promises is {} as fast as SSP',
-      5678 / 3016,
+      *('DSSP with the bound in its text is {} as fast as SSP', 5678 / 3016),
     ),
   ):
-    theirs = f'{times:.2f} times'
     yield Claim(
-      f'{words.format(theirs)} on two unequal GPUs (DSSP, ResNet-110)',
-      theirs,
-      by_seed('seconds', seconds, '.1f', sooner, about(times), '.2f'),
+      words.format(f'{times:.2f} times'),
+      f'{times:.2f}',
+      by_seed('{} s', seconds, '.1f', sooner, about(times), '.2f'),
       _arms(PAIR, method, other),
     )
 
@@ -161,24 +160,24 @@ def sparse() -> Iterator[Claim]:
   """Yields claims about MiCRO and ExDyna."""
   for method, name in (('micro', 'MiCRO'), ('exdyna', 'ExDyna')):
     yield Claim(
-      f'{name} sends as much as its density says, once settled ({name})',
-      'no number at hand',
-      by_seed('length', selection, '.2f', selection, about(1), '.2f'),
+      f'{name}, once settled, sends what its density says',
+      '',
+      by_seed('length {}', selection, '.2f', selection, about(1), '.2f'),
       _arms(SPARSE, method),
     )
-    for other in ('top_k', 'bsp'):
+    for other, words in (('top_k', 'top-k'), ('bsp', 'BSP')):
       yield Claim(
-        f'{name} is faster than {other}, by its messages ({name})',
-        'no number at hand',
-        by_seed('seconds', seconds, '.1f', sooner, Range(low=1), '.2f'),
+        f'{name} is faster than {words}',
+        '',
+        by_seed('{} s', seconds, '.1f', sooner, Range(low=1), '.2f'),
         _arms(SPARSE, method, other),
       )
   arms = _arms(SPARSE, 'exdyna', 'micro')
   yield Claim(
-    "ExDyna's parts are balanced: its messages are shorter than MiCRO's",
-    'no number at hand',
+    "ExDyna's messages are shorter than MiCRO's",
+    '',
     by_seed(
-      'length',
+      'length {}',
       selection,
       '.2f',
       lambda a, b: selection(b) - selection(a),

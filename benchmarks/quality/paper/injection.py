@@ -17,7 +17,7 @@ NONIID = Task(
   fields=('model.num_filters=8', 'data.backend=numpy'),
 )
 SETTINGS = (0.5, 0.5, 0.05), (0.5, 0.5, 0.3), (0.75, 0.75, 0.3)
-CURVES = 'curves alone'
+CURVES = 'curves'
 FEDAVG = Arm(NONIID, 'fedavg+sync.epochs=0.25')
 
 
@@ -32,16 +32,16 @@ def claims() -> Iterator[Claim]:
   better = scored(NONIID, BETTER)
   for setting in SETTINGS:
     delta = setting[-1]
-    words = f'SelSync with injection {setting}'
+    words = f'Injection {setting}'
     yield Claim(
-      f'{words} is better than without injection',
+      f'{words} is better than none',
       CURVES,
       better,
       (_arm(*setting), _arm(0, 0, delta)),
     )
     yield Claim(
       f'{words} is better than FedAvg (1, 0.25)',
-      'FedAvg: 60 to 70% with ResNet101, near 70% with VGG11; SelSync: curves',
+      'FedAvg: 60 to 70%',
       better,
       (_arm(*setting), FEDAVG),
     )
@@ -57,7 +57,7 @@ def claims() -> Iterator[Claim]:
     (_arm(*last), *(_arm(*setting) for setting in others)),
   )
   yield Claim(
-    f'SelSync with injection {last} is as good as BSP',
+    f'Injection {last} is as good as BSP',
     CURVES,
     scored(NONIID, AS_GOOD),
     (_arm(*last), Arm(NONIID, 'bsp')),

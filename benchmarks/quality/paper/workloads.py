@@ -5,11 +5,13 @@ the paper's optimizer, four workers, and digits or bytes of Python's library.
 Digits with a small network also stand for ResNet101, because they are quicker.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import itertools
 import math
+import pathlib
 import re
 import statistics
+from typing import NamedTuple
 
 from benchmarks.quality.paper import table_one
 from benchmarks.quality.paper.claim import (
@@ -18,12 +20,15 @@ from benchmarks.quality.paper.claim import (
   BETTER,
   by_seed,
   Claim,
+  Finding,
   MARGIN,
+  mean,
   Range,
   scored,
   Task,
   WORSE,
 )
+from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
 DIGITS = Task(
@@ -41,23 +46,25 @@ TASKS = {
     )
   },
 }
+SELSYNC = 'SelSync, delta 0.3', 'SelSync, delta 0.5'  # In Table I.
 ABLATION = 'selsync+sync.delta=0.25'
 GRADIENTS = f'{ABLATION}+sync.aggregate=grads'
+UNROTATED = f'{GRADIENTS}+data.partition=defdp'
 SLOW = (
   'virtual_cluster.compute=factors+virtual_cluster.factors=(3.0,1.0,1.0,1.0)'
 )
 """The others lead by 100 steps at step 125 of 300, or by 200 at step 250."""
 PARAMETERS = {  # Its averages of parameters, and of gradients.
-  'ResNet101': ('98.52 against 96.8', BETTER),
-  'VGG11': ('91.42 against 90.86', BETTER),
+  'ResNet101': ('98.52, 96.8', BETTER),
+  'VGG11': ('91.42, 90.86', BETTER),
   'AlexNet': ('equal', AS_GOOD),
-  'Transformer': ('both 90.0; gradients need 130% more steps', AS_GOOD),
+  'Transformer': ('90.0, 90.0', AS_GOOD),
 }
 ROTATION = {  # SelDP, and DefDP.
-  'ResNet101': '97.6 against 96.8',
-  'VGG11': '90.86 against 64.1',
-  'AlexNet': '81.1 against 61.2',
-  'Transformer': '92.6 against 94.91',
+  'ResNet101': '97.6, 96.8',
+  'VGG11': '90.86, 64.1',
+  'AlexNet': '81.1, 61.2',
+  'Transformer': '92.6, 94.91',
 }
 
 
@@ -119,18 +126,19 @@ def beside_bsp(name: str, workload: str, arm: Arm, words: str = '') -> Claim:
   row, task = table_one.TABLE[workload][name], arm.task
   is_worse = row.gain / 100 < -MARGIN
   return Claim(
-    f'{name}{words} is {"worse than" if is_worse else "as good as"} BSP with '
-    f'{workload} (Table I)',
-    f'{row.score} against {table_one.BSP[workload].score}',
+    f'{name}{words} is {"worse than" if is_worse else "as good as"} BSP',
+    f'{row.score}, {table_one.BSP[workload].score}',
     scored(task, WORSE if is_worse else AS_GOOD),
     (arm, Arm(task, 'bsp')),
+    task.name,
   )
 
 
-def rounds() -> Iterator[Claim]:
-  """Yields Table I's claims about FedAvg, with the paper's steps for a round.
+def settings() -> Iterator[Claim]:
+  """Yields Table I's claims about FedAvg and SSP, in settings nearer to it.
 
-  An epoch of the digits has 10 steps; an epoch of CIFAR had 195.
+  FedAvg has the paper's steps for a round: an epoch of the digits has 10 steps,
+  an epoch of CIFAR had 195. With a slow worker, leads reach SSP's bounds.
   """
   for name, method in table_one.METHODS.items():
     if name.startswith('FedAvg'):
@@ -139,42 +147,31 @@ def rounds() -> Iterator[Claim]:
       fields = f'sync.fraction={fraction}+sync.epochs={steps / 10}'
       arm = Arm(DIGITS, f'fedavg+{fields}')
       yield beside_bsp(name, 'ResNet101', arm, f', {steps} steps to a round,')
-
-
-def bounds(workload: str, arms: Mapping[str, Arm], words: str = '') -> Claim:
-  """Returns the claim that the smaller bound of SSP is better.
-
-  Args:
-    workload: the workload in Table I.
-    arms: the runs of each row of SSP, the smaller bound first.
-    words: remark on the difference to the row.
-  """
-  task = next(iter(arms.values())).task
-  return Claim(
-    f'SSP with s = 100 is better than with s = 200{words} with {workload} '
-    '(Table I)',
-    ', '.join(f'{table_one.TABLE[workload][name].score}' for name in arms),
-    scored(task, BETTER),
-    tuple(arms.values()),
-  )
-
-
-def far() -> Iterator[Claim]:
-  """Yields Table I's claims about SSP, where leads reach its bounds."""
   arms = {
     f'SSP, s = {s}': Arm(
       DIGITS, f'ssp+sync.staleness={s}+{SLOW}', is_simulated=True
     )
     for s in (100, 200)
   }
-  words = ', one worker 3 times as slow,'
   for name, arm in arms.items():
+    words = ', one worker 3 times as slow,'
     yield beside_bsp(name, 'ResNet101', arm, words)
-  yield bounds('ResNet101', arms, words)
+  rows = table_one.TABLE['ResNet101']
+  yield Claim(
+    'There, s = 100 is better than s = 200',
+    ', '.join(f'{rows[name].score}' for name in arms),
+    scored(DIGITS, BETTER),
+    tuple(arms.values()),
+  )
 
 
-def claims(task: Task, workload: str) -> Iterator[Claim]:
-  """Yields the claims of the paper about a workload, for a task."""
+def claims() -> Iterator[Claim]:
+  """Yields the claims of the paper about its workloads, for every task."""
+  for task, workload in TASKS.values():
+    yield from _claims(task, workload)
+
+
+def _claims(task: Task, workload: str) -> Iterator[Claim]:
   bsp = Arm(task, 'bsp')
   arms = {
     name: Arm(task, method, is_simulated=method.startswith('ssp'))
@@ -187,39 +184,132 @@ def claims(task: Task, workload: str) -> Iterator[Claim]:
     for method in table_one.timed(workload)
     if (r := table_one.cost(workload, method)) > 0
   ]
-  ssp, selsync = (
-    {name: arm for name, arm in arms.items() if name.startswith(method)}
-    for method in ('SSP', 'SelSync')
-  )
-  yield bounds(workload, ssp)
+  selsync = {name: arms[name] for name in SELSYNC}
   for name in selsync if costs else ():
     average = statistics.median(costs)
     yield Claim(
-      f'{name} is as good as BSP sooner with {workload}, where an average '
-      f'costs {average:.1f} steps (Table I)',
-      f'{table_one.TABLE[workload][name].speedup} times',
-      by_seed('LSSR', lssr, '.3f', speedup(task, average), Range(low=1), '.2f'),
+      f'{name} is as good as BSP sooner',
+      f'{table_one.TABLE[workload][name].speedup}',
+      by_seed(
+        *('LSSR {}', lssr, '.3f'),
+        *(speedup(task, average), Range(low=1), '.2f'),
+      ),
       (bsp, arms[name]),
+      task.name,
     )
   yield Claim(
-    f'LSSR rises with delta with {workload} (Table I, deltas 0.3 and 0.5)',
-    ', '.join(f'{table_one.TABLE[workload][n].lssr}' for n in selsync),
-    by_seed('LSSR', lssr, '.3f', smallest_rise, BETTER, '+.3f'),
+    'LSSR rises from delta 0.3 to 0.5',
+    _lssr_in_table(workload),
+    by_seed('LSSR {}', lssr, '.3f', smallest_rise, BETTER, '+.3f'),
     tuple(selsync.values()),
+    task.name,
   )
   theirs, rule = PARAMETERS[workload]
   words = 'better than' if rule is BETTER else 'as good as'
   yield Claim(
-    f'Averages of parameters are {words} averages of gradients with '
-    f'{workload}, delta 0.25',
+    f'Averages of parameters are {words} averages of gradients',
     theirs,
     scored(task, rule),
-    (Arm(task, ABLATION), Arm(task, GRADIENTS)),
+    tuple(Arm(task, method) for method in (ABLATION, GRADIENTS)),
+    task.name,
   )
   yield Claim(
-    f'SelDP is better than DefDP with {workload}, delta 0.25, averages of '
-    'gradients',
+    'SelDP is better than DefDP',
     ROTATION[workload],
     scored(task, BETTER),
-    (Arm(task, GRADIENTS), Arm(task, f'{GRADIENTS}+data.partition=defdp')),
+    tuple(Arm(task, method) for method in (GRADIENTS, UNROTATED)),
+    task.name,
   )
+
+
+def _lssr_in_table(workload: str) -> str:
+  rows = table_one.TABLE[workload]
+  return ', '.join(f'{rows[name].lssr}' for name in SELSYNC)
+
+
+class Row(NamedTuple):
+  """A row of the table of scores.
+
+  Attributes:
+    text: first cell.
+    theirs: the paper's numbers, by workload.
+    methods: the methods whose means it shows.
+    is_lssr: whether it shows the LSSR in place of the score.
+  """
+
+  text: str
+  theirs: Mapping[str, str]
+  methods: Sequence[str]
+  is_lssr: bool = False
+
+
+ROWS = [
+  Row('BSP', {w: f'{row.score}' for w, row in table_one.BSP.items()}, ['bsp']),
+  *(
+    Row(
+      name,
+      {w: f'{rows[name].score}' for w, rows in table_one.TABLE.items()},
+      [method],
+    )
+    for name, method in table_one.METHODS.items()
+  ),
+  Row(
+    'LSSR, delta 0.3 and 0.5',
+    {workload: _lssr_in_table(workload) for workload in table_one.TABLE},
+    [table_one.METHODS[name] for name in SELSYNC],
+    is_lssr=True,
+  ),
+  Row(
+    'Averages of parameters, of gradients',
+    {workload: theirs for workload, (theirs, _) in PARAMETERS.items()},
+    [ABLATION, GRADIENTS],
+  ),
+  Row('SelDP, DefDP', ROTATION, [GRADIENTS, UNROTATED]),
+]
+
+
+def _mean(arm: Arm, is_lssr: bool, seeds: int, work: pathlib.Path) -> str:
+  trials = arm.trials(seeds, work)
+  if not all(trial.is_done for trial in trials):
+    return 'diverged'
+  found = [history.read(trial.workdir, trial.label) for trial in trials]
+  shown, form = (lssr, '.3f') if is_lssr else (arm.task.score, arm.task.form)
+  return mean([*map(shown, found)], form)
+
+
+def score_lines(seeds: int, work: pathlib.Path) -> list[list[str]]:
+  """Returns the table of mean scores, of runs that have been trained.
+
+  The paper's numbers stand before the first task of each workload.
+  """
+  columns = [['method', *(row.text for row in ROWS)]]
+  workloads = set()
+  for name, (task, workload) in TASKS.items():
+    if workload not in workloads:
+      theirs = (row.theirs[workload] for row in ROWS)
+      columns.append([f'{workload}, paper', *theirs])
+      workloads.add(workload)
+    columns.append([name])
+    for row in ROWS:
+      arms = (Arm(task, m, m.startswith('ssp')) for m in row.methods)
+      means = (_mean(arm, row.is_lssr, seeds, work) for arm in arms)
+      columns[-1].append(', '.join(means))
+  return [[*line] for line in zip(*columns, strict=True)]
+
+
+def verdict_lines(claims: Mapping[Claim, Finding]) -> list[list[str]]:
+  """Returns the table of verdicts: a row for each claim, a column per task."""
+  cells = {
+    (claim.text, claim.task): ': '.join(
+      filter(None, (found.verdict, found.judged))
+    )
+    for claim, found in claims.items()
+  }
+  # Claims about the same method stand together.
+  subjects = {text: re.split(' is | are ', text)[0] for text, _ in cells}
+  order = [*dict.fromkeys(subjects.values())]
+  texts = sorted(subjects, key=lambda text: order.index(subjects[text]))
+  return [
+    ['claim', *TASKS],
+    *([text, *(cells.get((text, t), '') for t in TASKS)] for text in texts),
+  ]
