@@ -341,7 +341,7 @@ class Results:
     text = f'Best{mean} of {len(self.best)}: {first.name}, {first.result}'
     text += facts.doubt(first, others)
     if lost := [entry.label for entry in self.best if not entry.runs]:
-      text += f'; diverged with every seed: {"; ".join(lost)}'
+      text += f'. Diverged with every seed: {"; ".join(lost)}'
     return text
 
 

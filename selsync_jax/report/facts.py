@@ -35,7 +35,7 @@ ROUNDING = 1e-6
 _EXACT = 1e-12  # Rounding of float64, in numbers of about 1.
 _LARGEST = 1e7
 """Larger means are written with an exponent."""
-_COUNTS = 'no seed', 'one seed', 'two seeds'
+_COUNTS = 'No seed', 'One seed', 'Two seeds'
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -186,7 +186,7 @@ class Contender(NamedTuple):
 
 
 def doubt(best: Contender, others: Sequence[Contender]) -> str:
-  """Returns the end of a headline: how sure the best is, and the cheapest.
+  """Returns the sentences after a headline: how sure the best is, the cheapest.
 
   It names the cheapest of the methods that the seeds do not tell from the best
   one. It is empty if the seeds tell all others from it.
@@ -200,16 +200,16 @@ def doubt(best: Contender, others: Sequence[Contender]) -> str:
   if not alike:
     return ''
   if (count := len(best.scores)) < FEWEST:
-    text = f'; {_COUNTS[count]} cannot rank methods'
+    text = f'. {_COUNTS[count]} cannot rank methods'
   else:
     names = '; '.join(other.name for other in alike)
     if len(alike) > 3:
       names = f'{len(alike)} others'
-    text = f'; its seeds do not tell it from {names}'
+    text = f'. Its seeds do not tell it from {names}'
   cheapest = min([best, *alike], key=lambda each: each.cost)
   if cheapest is best:
-    return f'{text}; none of these is cheaper'
-  return f'{text}; the cheapest of these: {cheapest.name}, {cheapest.result}'
+    return f'{text}. None of these is cheaper'
+  return f'{text}. The cheapest of these: {cheapest.name}, {cheapest.result}'
 
 
 FIELDS = {

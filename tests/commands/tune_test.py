@@ -336,7 +336,7 @@ def test_the_recipe_is_bsp_if_nothing_else_reaches_the_target(tmp_path):
   printed = run(tmp_path, slow, '--trials=1', '--target=0.6')
   *_, verdict, path, _ = printed.splitlines()
   assert ' by bsp, lr 0.05; ' in verdict
-  assert ' by tuned BSP; one seed cannot rank methods; ' in verdict
+  assert ' by tuned BSP. One seed cannot rank methods. ' in verdict
   assert pathlib.Path(path).exists()
 
 

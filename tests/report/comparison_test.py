@@ -241,7 +241,7 @@ def test_the_best_is_chosen_by_validation_and_its_spread_is_named():
   ]
   assert Results(entries).verdict() == (
     'Best of 2: selsync, delta 1, validation accuracy 82.0% ± 2.0% for 20.0% '
-    'of the traffic of BSP; its seeds do not tell it from bsp; none of these '
+    'of the traffic of BSP. Its seeds do not tell it from bsp. None of these '
     'is cheaper'
   )
 
@@ -266,7 +266,7 @@ def test_methods_are_told_apart_by_their_differences_seed_by_seed():
   }
   assert Results([bsp, better]).verdict().endswith(' of the traffic of BSP')
   assert (
-    '; its seeds do not tell it from fedprox; '
+    '. Its seeds do not tell it from fedprox. '
     in Results([better, wild]).verdict()
   )
 
@@ -274,9 +274,9 @@ def test_methods_are_told_apart_by_their_differences_seed_by_seed():
 @pytest.mark.parametrize(
   'seeds, start, doubt',
   [
-    (1, 'Best mean of 2: gossip', 'one seed cannot rank methods'),
-    (2, 'Best mean of 2: gossip', 'two seeds cannot rank methods'),
-    (3, 'Best of 2: gossip', 'its seeds do not tell it from top_k'),
+    (1, 'Best mean of 2: gossip', 'One seed cannot rank methods'),
+    (2, 'Best mean of 2: gossip', 'Two seeds cannot rank methods'),
+    (3, 'Best of 2: gossip', 'Its seeds do not tell it from top_k'),
   ],
 )
 def test_the_headline_names_the_cheapest_that_seeds_do_not_tell_from_the_best(
@@ -294,8 +294,8 @@ def test_the_headline_names_the_cheapest_that_seeds_do_not_tell_from_the_best(
   )
   said = Results([wide, cheap]).verdict()
   assert said.startswith(f'{start}, validation accuracy 9')
-  assert f' for 86.3% of the traffic of BSP; {doubt}; the cheapest ' in said
-  _, cheapest = said.split('; the cheapest of these: ')
+  assert f' for 86.3% of the traffic of BSP. {doubt}. The cheapest ' in said
+  _, cheapest = said.split('. The cheapest of these: ')
   assert cheapest.startswith('top_k, validation accuracy 9')
   assert cheapest.endswith(' for 0.7% of the traffic of BSP')
   assert Results([wide, cheap]).undecided() == {
@@ -325,7 +325,7 @@ def test_a_method_that_diverges_with_every_seed_is_named():
   safe = entry('bsp', 0.1, {0: (0.8, 0.8), 1: (0.8, 0.8)})
   said = Results([entry('fedavg', 0.1, {}, [0, 1]), safe]).verdict()
   assert said.startswith('Best of 2: bsp, ')
-  assert said.endswith('; diverged with every seed: fedavg')
+  assert said.endswith('. Diverged with every seed: fedavg')
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=6))

@@ -37,6 +37,6 @@ def test_the_verdict_of_two_seeds_ranks_nothing():
   )
   few = [each._replace(seeds=each.seeds[:2]) for each in (recipe, bsp)]
   assert outcome._replace(finals=few).verdict.endswith(
-    '; two seeds cannot rank methods; the cheapest of these: tuned BSP, '
+    '. Two seeds cannot rank methods. The cheapest of these: tuned BSP, '
     '10.50 ± 0.71 for 10 B per worker'
   )
