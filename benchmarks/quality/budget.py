@@ -25,8 +25,8 @@ TAILS = {
   'light': lambda rng, shape: rng.lognormal(0, 0.3, shape),
   'heavy': lambda rng, shape: rng.pareto(1.5, shape) + 0.05,
 }
-WORKERS = 4, 16, 64
-LSSRS = 0.9, 0.99
+WORKERS = 4, 64
+LSSRS = (0.9,)
 
 
 def gradients(tail: str, steps: int, workers: int, seed: int) -> jax.Array:
