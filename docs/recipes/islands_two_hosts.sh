@@ -5,7 +5,7 @@
 #   On both hosts:      export SELSYNC_INVITATION=...   # The printed invitation.
 #   On the first host:  docs/recipes/islands_two_hosts.sh first
 #   On the second host: docs/recipes/islands_two_hosts.sh second
-# Each host must reach the other on any port, and the first host on port 7070.
+# Each host must reach the other on ports 32768 to 60999, and the first on 7070.
 set -euo pipefail
 
 name=${1:?a name of this island}

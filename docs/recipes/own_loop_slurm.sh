@@ -25,6 +25,7 @@ code=0
 srun --kill-on-bad-exit=1 python docs/recipes/own_loop.py \
   "$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME" || code=$?
 
+# Requeue after a signal (75); after an error (1), look at the log first.
 if [[ $code -eq 75 ]]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi

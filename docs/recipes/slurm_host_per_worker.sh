@@ -29,6 +29,7 @@ srun --kill-on-bad-exit=1 python train.py \
   --config.mesh.data=8 \
   --workdir="$SLURM_SUBMIT_DIR/runs/digits-$SLURM_JOB_NAME" || code=$?
 
+# Requeue after a signal (75); after an error (1), look at the log first.
 if [[ $code -eq 75 ]]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi

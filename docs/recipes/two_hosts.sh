@@ -3,7 +3,7 @@
 #   On the first host:  docs/recipes/two_hosts.sh first.example 0
 #   On the second host: docs/recipes/two_hosts.sh first.example 1
 # Before that, on both: export SELSYNC_CLUSTER_TOKEN=..., the same secret.
-# Both need the repository, a shared --workdir, and access to each other's ports.
+# Both need the repository, a shared --workdir, and access to all ports of the other.
 set -euo pipefail
 
 first=${1:?the name of the first host, as seen from the second}
