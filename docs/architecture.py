@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import graphlib
 import pathlib
 import re
-import sys
 
 PACKAGE = 'selsync_jax'
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -63,12 +62,6 @@ def read_graph(files: dict[str, list[pathlib.Path]]) -> Graph:
   return graph
 
 
-def libraries(paths: list[pathlib.Path]) -> list[str]:
-  """The third-party libraries that files import."""
-  names = {name[0] for path in paths for name in imports(path)}
-  return sorted(names - sys.stdlib_module_names - {PACKAGE})
-
-
 def bottom_up(graph: Graph) -> list[str]:
   """The rooms, each after the rooms that it imports.
 
@@ -107,23 +100,22 @@ def picture(graph: Graph) -> str:
   order, arrows = bottom_up(graph)[::-1], reduce(graph)
   lines = ['flowchart TD']
   for name in order:
-    label = f'(["{DOORS[name][0]}"])' if name in DOORS else f'["{name}"]'
-    lines.append(f'  {name.strip("_")}{label}')
+    if name in DOORS:
+      lines.append(f'  {name.strip("_")}(["{DOORS[name][0]}"])')
   for name in order:
-    below = [to for to in order if to in arrows[name]]
-    lines += [f'  {name.strip("_")} --> {to.strip("_")}' for to in below]
+    if below := [to.strip('_') for to in order if to in arrows[name]]:
+      lines.append(f'  {name.strip("_")} --> {" & ".join(below)}')
   return '\n'.join(['```mermaid', *lines, '```', ''])
 
 
 def table(files: dict[str, list[pathlib.Path]], order: list[str]) -> str:
-  """Each room's purpose and libraries, in Markdown."""
-  lines = ['| room | purpose | imports from outside |', '|---|---|---|']
+  """Each room's purpose, in Markdown."""
+  lines = ['| room | purpose |', '|---|---|']
   for room in order:
     folder = (ROOT / PACKAGE / room).is_dir()
     name = f'{room}/' if folder else f'{room}.py'
     link = f'[{name}](../{PACKAGE}/{name})'
-    outside = ', '.join(libraries(files[room]))
-    lines.append(f'| {link} | {purpose(files[room])} | {outside} |')
+    lines.append(f'| {link} | {purpose(files[room])} |')
   return '\n'.join([*lines, ''])
 
 
