@@ -130,6 +130,7 @@ def test_lines_for_a_custom_loop_run_in_one():
       **dict.fromkeys(('batch_stats', 'teacher'), params),
       **{'sync': jnp.bool(True), 'pair': optax.LookaheadParams(params, params)},
       **{'optax': optax, 'ss': ss, 'params': params, 'ema': params},
+      'copies': ss.Leaves(),
       **{'trigger': trigger, 'opt_state': trigger.init(params)},
       'averager': ss.delayed(ss.mean(), 2),
     }
