@@ -114,7 +114,6 @@ def test_custom_data_is_read_from_everywhere(data_dir, tmp_path):
   assert [text.splitlines()[-1] for text in printed.values()] == [
     "{'train': 100, 'validation': 20, 'test': 30}",
     "{'train': 9, 'validation': 1, 'test': 10}",
-    "{'train': 3, 'validation': 3, 'test': 3}",
     "{'train': 80, 'validation': 10, 'test': 10}",
   ]
 
