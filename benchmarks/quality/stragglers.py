@@ -6,18 +6,19 @@ Trains digits and hyperplane with every built-in method, lockstep and
 asynchronous, with three seeds, on three clusters: all workers equal, one worker
 at half speed, and a random worker late at each step (eager-SGD's recipe). All
 methods have the fields, the learning rate and the number of gradients of their
-config; nothing is tuned. Prints one table for each data set and cluster: the
-median virtual time until a score is reached and of the whole run, the bytes
-that a worker sends, the final score, and the mean staleness. Writes them into
-the page between `<!-- stragglers: ... -->` and `<!-- /stragglers -->`, and into
-stragglers.json.
+config; nothing is tuned. Prints two tables for each data set, of lockstep and
+of asynchronous methods: the final score, the bytes that a worker sends, the
+median virtual time until a score is reached, and the virtual time of the whole
+run. Writes them into the page between `<!-- stragglers: ... -->` and
+`<!-- /stragglers -->`, and into stragglers.json, which also has the staleness.
 
 A lockstep method computes the same on every cluster, so each seed is trained
 once, and only its clock is run for the other clusters.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+import itertools
 import math
 import os
 import pathlib
@@ -39,13 +40,9 @@ NETWORK = {
   'latency': '0.5ms',
 }
 CLUSTERS = {
-  'equal workers': {'compute': 'constant'},
-  'one worker at half speed': {'compute': 'factors'},
-  f'a random worker {1e3 * LATE:.0f} ms late at each step': {
-    'compute': 'delays',
-    'late': 1,
-    'delay': LATE,
-  },
+  'equal': {'compute': 'constant'},
+  'slow': {'compute': 'factors'},  # One worker has half the speed.
+  'late': {'compute': 'delays', 'late': 1, 'delay': LATE},
 }
 
 
@@ -113,7 +110,7 @@ def grid(
       *([f'--config.steps={options.steps}'] if options.steps else []),
     ],
     methods,
-    options.work / name / cluster.replace(' ', '-'),
+    options.work / name / cluster,
     seeds=options.seeds,
     simulate=True,
   )
@@ -208,8 +205,9 @@ def measure(
   runs.train_all(wanted, options.jobs)
   found: dict[str, dict[str, list[Outcome]]] = {}
   for cluster, each in pairs.items():
-    for trial, trained in each:
-      outcomes = found.setdefault(cluster, {}).setdefault(trial.label, [])
+    # The trials are ordered by seed, then by method.
+    for method, (trial, trained) in zip(itertools.cycle(methods), each):
+      outcomes = found.setdefault(cluster, {}).setdefault(method, [])
       if trained.is_done:
         outcomes.append(outcome(trial, trained, WORKLOADS[name]))
   return found
@@ -222,39 +220,96 @@ def median(values: Sequence[float | None]) -> float | None:
 
 
 def table(
-  outcomes: dict[str, list[Outcome]], workload: Workload, seeds: int
+  found: dict[str, dict[str, list[Outcome]]],
+  methods: Iterable[str],
+  workload: Workload,
+  seeds: int,
+  *,
+  scored: Sequence[str],
+  timed: Sequence[str],
 ) -> str:
-  """The table of one cluster, in Markdown; each method has `seeds` seeds."""
+  """The table of some methods, in Markdown.
+
+  Args:
+    found: the results by cluster and method.
+    methods: the rows.
+    workload: the trained workload.
+    seeds: the number of seeds of each method.
+    scored: the clusters whose scores are shown.
+    timed: the clusters whose times are shown.
+  """
   from selsync_jax.report import facts
 
-  score = workload.score.replace('_', ' ')
+  score, target = workload.score.split('_')[-1], f'{workload.target:g}'
   head = [
-    *('method', score, f'virtual seconds to {score} {workload.target:g}'),
-    *('of the whole run', 'sent per worker', 'staleness'),
+    'method',
+    *([score] if len(scored) == 1 else [f'{score}, {c}' for c in scored]),
+    'sent, MB',
+    *(f'to {target}, {c}' for c in timed),
+    *(f'whole run, {c}' for c in timed[1:]),  # Equal workers take as long.
   ]
   lines = [head, ['---', *['---:'] * (len(head) - 1)]]
-  for label, each in outcomes.items():
-    if not each:
-      lines.append([label, 'diverged', *['–'] * (len(head) - 2)])
-      continue
-    if lost := seeds - len(each):
-      label += f' ({lost} of {seeds} seeds diverged)'
-    reached = median([o.reached for o in each])
-    seconds, sent, staleness = (
-      statistics.fmean(getattr(o, field) for o in each)
-      for field in ('seconds', 'sent', 'staleness')
-    )
+  for method in methods:
+    runs_of = {cluster: found[cluster][method] for cluster in CLUSTERS}
+    scores = []
+    for each in (runs_of[c] for c in scored):
+      text = facts.spread([o.final for o in each], '.4f').text
+      text = text.removesuffix(' ± 0.0000')
+      lost = f' ({seeds - len(each)} of {seeds} seeds diverged)'
+      scores.append(text + lost * (len(each) < seeds) if each else 'diverged')
+    sent = [o.sent for o in runs_of['slow']]
     lines.append(
       [
-        label,
-        facts.spread([o.final for o in each], '.4f').text,
-        'never' if reached is None else f'{reached:.1f}',
-        f'{seconds:.1f}',
-        facts.size(sent),
-        f'{staleness:.2f}',
+        *(f'`{method}`', *scores),
+        format(statistics.fmean(sent) / 1e6, '.3g') if sent else '–',
+        *(soonest(runs_of[c]) for c in timed),
+        *(mean([o.seconds for o in runs_of[c]]) for c in timed[1:]),
       ]
     )
   return markdown(lines)
+
+
+def soonest(each: Sequence[Outcome]) -> str:
+  """The cell of the median time to the target."""
+  if not each:
+    return '–'
+  reached = median([o.reached for o in each])
+  return 'never' if reached is None else f'{reached:.1f}'
+
+
+def mean(values: Sequence[float]) -> str:
+  """The cell of a mean time."""
+  return f'{statistics.fmean(values):.1f}' if values else '–'
+
+
+def between(groups: Iterable[Sequence[Outcome]]) -> str:
+  """The range of the mean times of several methods' runs."""
+  means = [statistics.fmean(o.seconds for o in each) for each in groups if each]
+  return f'{min(means):.1f} to {max(means):.1f} s' if means else 'no time'
+
+
+def section(
+  name: str, found: dict[str, dict[str, list[Outcome]]], seeds: int
+) -> str:
+  """The page's section about a workload."""
+  from selsync_jax.methods import METHODS
+
+  workload, methods = WORKLOADS[name], found['equal']
+  locked = [m for m in methods if m.partition('+')[0] in METHODS]
+  free = [m for m in methods if m not in locked]
+  about = f'Seeds: {seeds}. With equal workers a run takes '
+  about += between(methods.values())
+  parts = [f'### {name}, {workload.workers} workers\n']
+  if locked:
+    slow = between(found['slow'][m] for m in locked)
+    about += f'; in lockstep with a slow worker, {slow}'
+    # A slow worker changes nothing except that all times are twice as long.
+    few = {'scored': ['equal'], 'timed': ['equal', 'late']}
+    parts.append(table(found, locked, workload, seeds, **few))
+  if free:
+    every = {'scored': [*CLUSTERS], 'timed': [*CLUSTERS]}
+    parts.append(table(found, free, workload, seeds, **every))
+  return '\n'.join([parts[0], f'{about}.\n', *parts[1:]])
 
 
 def main() -> None:
@@ -266,15 +321,11 @@ def main() -> None:
   options.work = options.work.resolve()
   methods = options.methods or [*compare.every_method(simulate=True), *VARIANTS]
   result = {name: measure(name, methods, options) for name in options.workloads}
-  text = f'Seeds of each method: {options.seeds}.\n\n'
-  text += ''.join(
-    f'### {name}, {WORKLOADS[name].workers} workers, {cluster}\n\n'
-    f'{table(outcomes, WORKLOADS[name], options.seeds)}\n'
-    for name, clusters in result.items()
-    for cluster, outcomes in clusters.items()
+  text = '\n'.join(
+    section(name, found, options.seeds) for name, found in result.items()
   )
   if options.into:
-    marked.insert(f'\n{text}', options.into, 'stragglers')
+    marked.insert(f'\n{text}\n', options.into, 'stragglers')
   record = {
     'cores': os.cpu_count(),
     'network': NETWORK,

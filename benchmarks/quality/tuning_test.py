@@ -103,7 +103,7 @@ def test_a_seed_that_misses_the_target_counts_as_infinite():
 
 def test_a_table_says_how_many_seeds_diverged():
   done = stragglers.Outcome(1.0, 2.0, 10.0, 0.96, 0.0)
-  found, digits = {'bsp': [done], 'easgd': []}, stragglers.WORKLOADS['digits']
-  _, _, bsp, easgd = stragglers.table(found, digits, 2).splitlines()
-  assert '| bsp (1 of 2 seeds diverged) |' in bsp
-  assert '| easgd | diverged |' in easgd
+  found = {c: {'bsp': [done], 'asp': []} for c in stragglers.CLUSTERS}
+  text = stragglers.section('digits', found, 2)
+  assert '| `bsp` | 0.9600 (1 of 2 seeds diverged) | 1e-05 | 1.0 |' in text
+  assert '| `asp` | diverged | diverged | diverged | – |' in text
