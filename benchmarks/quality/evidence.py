@@ -11,15 +11,15 @@ the best score with 3 % of BSP's bytes. The best recipe on validation is trained
 with other seeds, and only then does the test split count.
 
 Prints a table for each task, sorted by validation score: the score, its
-difference to BSP's seed by seed, for code the accuracy on brackets and indents,
-the bytes, and the seconds of a run on three networks, by the formula of
-docs/plan.md. On the network `10:1`, BSP's bytes take ten times as long as a
-step computes on this machine, plus a millisecond per message. With --emulated,
-the first recipes that keep to 3 % of the bytes are also timed on an emulated
-cluster (benchmarks/quality/shaped.py); families with the same recipe share the
-times. Writes evidence.json, a figure for each task
-and, with --into, the tables into a page, between `<!-- evidence_TASK: ... -->`
-and `<!-- /evidence_TASK -->`. Finished runs are not repeated.
+difference to BSP's seed by seed, the share of BSP's bytes, and the seconds of a
+run on two networks, by the formula of docs/plan.md. On the network `10:1`,
+BSP's bytes take ten times as long as a step computes on this machine, plus a
+millisecond per message. With --emulated, the first recipes that keep to 3 % of
+the bytes are also timed on an emulated cluster (benchmarks/quality/shaped.py).
+Families with the same recipe share a row. Writes evidence.json, which has more,
+a figure for each task and, with --into, the tables into a page, between
+`<!-- evidence_TASK -->` and `<!-- /evidence_TASK -->`. Finished runs are not
+repeated.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from benchmarks.network import cluster as emulated
 from benchmarks.quality import runs as training
 from benchmarks.quality import shaped
 from benchmarks.quality.families import BSP, FAMILIES, QUICK, TASKS
-from benchmarks.quality.ratios import create_clock, RATIOS
+from benchmarks.quality.ratios import create_clock
 from benchmarks.quality.recipes import SHARE, train, Workload
 from benchmarks.table import markdown, report
 from selsync_jax.commands import config_file
@@ -54,8 +54,7 @@ from selsync_jax.training.settings import check
 TRIALS, QUICK_TRIALS = 6, 4  # Per family.
 SEEDS = 3  # Seeds of the final runs, by default.
 DRAWN = 10  # The ratio of the figure.
-OF_CODE = 'brackets', 'indentation'
-"""Scores of a language model other than its loss, for tasks that have them."""
+SHOWN = 10, 100  # The ratios of the table.
 
 
 class Outcome(NamedTuple):
@@ -156,18 +155,21 @@ def table(found: Mapping[str, Outcome]) -> str:
   field = f'test_{comparison_table.metric_of([bsp.entry])}'
   measured = shaped.RATIOS if any(o.measured for o in found.values()) else ()
   done = [outcome.entry for outcome in found.values() if outcome.entry.runs]
-  more = [n for n in OF_CODE if all(e.values(f'test_{n}') for e in done)]
   head = [
-    *('family', 'best recipe', field.replace('_', ' '), 'above BSP, %', *more),
-    *("of BSP's bytes", 'sent per worker'),
-    *(f'seconds at {ratio}:1' for ratio in RATIOS),
+    *('family', 'best recipe', field.replace('_', ' '), 'above BSP, %'),
+    'bytes',
+    *(f'seconds at {ratio}:1' for ratio in SHOWN),
     *(f'measured at {ratio}:1' for ratio in measured),
   ]
   lines = [head, ['---', '---', *['---:'] * (len(head) - 2)]]
   form = facts.column_form([[*e.values(field).values()] for e in done], '.4f')
+  groups: dict[tuple[str, float], list[str]] = {}  # By recipe.
   for name, outcome in found.items():
+    groups.setdefault(outcome.entry[:2], []).append(name)
+  for names in groups.values():
+    outcome = found[names[0]]
     entry, cells = outcome.entry, ['–'] * (len(head) - 2)
-    recipe = f'{entry.label}, learning rate {entry.learning_rate:g}'
+    recipe = f'{entry.label}, rate {entry.learning_rate:g}'
     if lost := len(entry.diverged):
       recipe += f' ({lost} of {lost + len(entry.runs)} seeds diverged)'
     if entry.runs:
@@ -176,17 +178,15 @@ def table(found: Mapping[str, Outcome]) -> str:
       times = outcome.seconds.values()
       cells = [
         facts.spread([*scores.values()], form).text,
-        '' if name == BSP else above.text,
-        *(f'{entry.mean(f"test_{each}"):.3f}' for each in more),
+        '' if BSP in names else above.text,
         f'{outcome.sent / bsp.sent:.1%}',
-        facts.size(outcome.sent),
-        *(f'{statistics.fmean(t[r] for t in times):,.1f}' for r in RATIOS),
+        *(f'{statistics.fmean(t[r] for t in times):,.1f}' for r in SHOWN),
         *(
           f'{outcome.measured[r]:.2f}' if outcome.measured else '–'
           for r in measured
         ),
       ]
-    lines.append([name, recipe, *cells])
+    lines.append(['; '.join(names), recipe, *cells])
   return markdown(lines)
 
 
@@ -228,13 +228,12 @@ def text(
   steps, seeds = run.outcome['steps'], len(bsp.runs)
   return (
     f'`{command(name, options)}`: '
-    f'{run.config["workers"]} workers, {steps:,} steps, {workload.trials} '
-    f'trials of each family, {len(workload.family(BSP))} of BSP, {seeds} '
-    f'seeds. A step computes '
-    f'{1e3 * result.step:.1f} ms, so BSP takes {steps * result.step:,.1f} s on '
-    f'a network without a limit.\n\n{table(result.found)}\n'
-    f'![Validation loss over bytes sent and over seconds at {DRAWN}:1, '
-    f'{TASKS[name].title}](images/evidence-{name}.png)\n'
+    f'{run.config["workers"]} workers, {steps:,} steps, {seeds} seeds. BSP '
+    f'sends {facts.size(result.found[BSP].sent)} per worker, and takes '
+    f'{steps * result.step:,.1f} s on a network without a limit.\n\n'
+    f'{table(result.found)}\n'
+    f'![Loss over bytes and over seconds at {DRAWN}:1, {TASKS[name].title}]'
+    f'(images/evidence-{name}.png)\n'
   )
 
 

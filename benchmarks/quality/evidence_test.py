@@ -65,7 +65,7 @@ def finish(trial, validation, test, sent=100):
     'samples_per_second': 1.0,
   }
   scores = {'validation_perplexity': validation, 'test_perplexity': test}
-  scores |= {'validation_loss': 1.0, 'test_loss': 1.0, 'test_brackets': 0.75}
+  scores |= {'validation_loss': 1.0, 'test_loss': 1.0}
   trial.workdir.mkdir(parents=True)
   records.write_config(trial.workdir, trial.config.to_dict())
   records.write(
@@ -146,9 +146,11 @@ def test_the_difference_to_bsp_is_in_percent_seed_by_seed(tmp_path):
     for trial, score in zip(each, scores or (), strict=scores is not None):
       finish(trial, 5.0, score, 1000 if name == BSP else 25)
     (entry,) = comparison_table.read_entries(each)
-    times = {t.seed: dict.fromkeys(evidence.RATIOS, 3.0) for t in each}
+    times = {t.seed: dict.fromkeys(evidence.SHOWN, 3.0) for t in each}
     found[name] = evidence.Outcome(entry, times, {})
+  found[recipes.TUNE] = found['local SGD']
   _, _, bsp, ours, worst = evidence.table(found).splitlines()
-  assert ' |  | 0.750 | 100.0% | 1 kB ' in bsp
-  assert ' +2.00 [-0.48, +4.48] | 0.750 | 2.5% | 25 B | 3.0 |' in ours
+  assert ' |  | 100.0% | 3.0 | 3.0 |' in bsp
+  assert ours.startswith('| local SGD; found by `tune` |')
+  assert ' +2.00 [-0.48, +4.48] | 2.5% | 3.0 | 3.0 |' in ours
   assert '(3 of 3 seeds diverged) | – |' in worst

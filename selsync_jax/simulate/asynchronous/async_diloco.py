@@ -62,8 +62,8 @@ def async_diloco(
     local_steps: H, the local steps in a round.
     rate: the outer learning rate; DiLoCo's is 0.7.
     momentum: the outer momentum, in [0, 1).
-    dynamic: whether a slow worker takes fewer local steps, so that all rounds
-      last equally long.
+    dynamic: whether a slow worker takes fewer local steps in a round, in
+      proportion to its speed, so that all rounds last equally long.
   """
   server, algebra = OuterServer(sim, rate, momentum), sim.algebra
   seconds = [0.0] * sim.workers  # Of each worker's last local step.

@@ -132,8 +132,8 @@ def ssp(sim: Simulation, *, staleness: Index = 3) -> Models:
   """Bounds a worker's lead over the slowest when it begins a step.
 
   Args:
-    staleness: s, the bound in steps; 0 is BSP by a parameter server. Papers
-      use 3 to 200.
+    staleness: s, the bound in steps; 0 is BSP by a parameter server. Tyagi and
+      Swany use 100 and 200, Zhao et al. (DSSP) 3 to 15.
 
   References:
     Ho et al., `More Effective Distributed ML via a Stale Synchronous Parallel
@@ -183,7 +183,9 @@ def dssp(
 
   References:
     Zhao et al., `Dynamic Stale Synchronous Parallel Distributed Training for
-    Deep Learning`, ICDCS 2019, Algorithms 1 and 2.
+    Deep Learning`, ICDCS 2019, Algorithms 1 and 2. As printed, line 17 (wait)
+    also follows line 14 (OK), which must be a misprint; ours returns there.
+    There is no official code.
   """
   server = GradientServer(sim)
   extra = [0] * sim.workers  # r, the granted steps that are left.
@@ -199,7 +201,7 @@ def dssp(
       return
     if server.lead(p) > s_low and server.clocks[p] == max(server.clocks):
       extra[p] = max(0, grant(p))
-      if extra[p] > 0:  # Line 14; as printed, line 17 (wait) also follows it.
+      if extra[p] > 0:
         return
     yield from server.wait_for_lead(p, s_low)
 
