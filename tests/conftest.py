@@ -38,6 +38,8 @@ os.environ['XLA_FLAGS'] = (
   + ' --xla_cpu_collective_call_terminate_timeout_seconds=60'
 )
 os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'
+# Runs connect without the environment's proxy, and this one does not exist.
+os.environ.update(grpc_proxy='http://127.0.0.1:9')
 os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'
 os.environ['TF_USE_LEGACY_KERAS'] = '1'
 os.environ['JAX_PLATFORMS'] = 'cpu'

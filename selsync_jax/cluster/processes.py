@@ -245,6 +245,7 @@ def _connect(
   offer = f'{host}:{_free_port()}'
   channel = Channel(coordinator, process, agreed, offer, timeout, token)
   service = proxy.start(channel.offer) if process else channel.offer
+  _go_without_proxy(service)
   has_rank = {*os.environ} & {'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK'}
   jax.distributed.initialize(
     service,
@@ -258,6 +259,18 @@ def _connect(
     heartbeat_timeout_seconds=round(2 * timeout + 30),
   )
   return Cluster(process, processes, channel)
+
+
+def _go_without_proxy(service: str) -> None:
+  """Lets gRPC connect to `HOST:PORT` whatever HTTP proxy the environment has.
+
+  Such a proxy leads to the internet. It seldom knows the hosts of a run.
+  """
+  name = 'no_grpc_proxy'  # If it is set, gRPC does not read `no_proxy`.
+  known = os.environ.get(name) or os.environ.get('no_proxy', '')
+  host = service.rpartition(':')[0]
+  os.environ[name] = ','.join(filter(None, [known, host]))
+  jax.config.update('jax_check_proxy_envs', False)
 
 
 def _detected(

@@ -206,6 +206,7 @@ def client(address: str, certificate: bytes) -> flight.FlightClient:
     tls_root_certs=certificate,
     override_hostname=NAME,
     generic_options=[
+      ('grpc.enable_http_proxy', 0),  # Of the environment.
       ('grpc.min_reconnect_backoff_ms', 5000),  # Limit of an attempt.
       ('grpc.max_reconnect_backoff_ms', 1000),
     ],
