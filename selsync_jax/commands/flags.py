@@ -197,6 +197,16 @@ def whole(minimum: int) -> Callable[[str], int]:
 port = reader(int, 'a port, from 0 to 65535', range(65536).__contains__)
 
 
+def address(text: str) -> tuple[str, int]:
+  """Reads a port, of this host alone unless an address comes before it.
+
+  >>> address('9464'), address('0.0.0.0:9464')
+  (('127.0.0.1', 9464), ('0.0.0.0', 9464))
+  """
+  host, _, number = text.rpartition(':')
+  return host or '127.0.0.1', port(number)
+
+
 _TRUTH = {'true': True, 't': True, '1': True}
 _TRUTH |= {'false': False, 'f': False, '0': False}
 truth = reader(lambda text: _TRUTH[text.lower()], 'true or false')

@@ -64,8 +64,11 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('timeout', about, flags.positive, '600')
   about = 'File of the secrets, created if it does not exist.'
   line.flag('keep', about, pathlib.Path)
-  about = 'Port of localhost to serve metrics at, for Prometheus; 0 is free.'
-  line.flag('metrics', about, flags.port)
+  about = (
+    'Port to serve metrics at, for Prometheus; 0 is a free one. Only this host '
+    'can read them, unless an address comes before it: 0.0.0.0:9464.'
+  )
+  line.flag('metrics', about, flags.address)
   options = line.parse(arguments)
   if options.islands is None:
     raise ConfigError('--islands=NUMBER is missing')
@@ -100,18 +103,20 @@ def main(arguments: Sequence[str]) -> None:
     ) from error
   lines = [str(point.invitation)]
   if options.metrics is not None:
-    address = _serve_metrics(point.status, options.metrics)
+    address = _serve_metrics(point.status, *options.metrics)
     lines.append(f'metrics at {address}')
   print('\n'.join(lines), flush=True)
   threading.Event().wait()
 
 
-def _serve_metrics(read: Callable[[], dict[str, Any]], port: int) -> str:
+def _serve_metrics(
+  read: Callable[[], dict[str, Any]], host: str, port: int
+) -> str:
   """Serves the result of `read` to Prometheus; returns the address."""
   from selsync_jax.islands import metrics  # Imports prometheus_client.
 
   try:
-    return metrics.serve(read, port)
+    return metrics.serve(read, host, port)
   except OSError as error:
-    line = f'--metrics={port}: this port cannot be opened'
+    line = f'--metrics={host}:{port}: this port cannot be opened'
     raise RunError(line) from error

@@ -63,11 +63,12 @@ class StatusCollector(registry.Collector):
       yield family
 
 
-def serve(read: Callable[[], Mapping[str, Any]], port: int) -> str:
-  """Serves metrics at a port of localhost, until the process ends.
+def serve(read: Callable[[], Mapping[str, Any]], host: str, port: int) -> str:
+  """Serves metrics at an address of this host, until the process ends.
 
   Args:
     read: see `StatusCollector`.
+    host: the address to listen at; `127.0.0.1` serves this host alone.
     port: the port; 0 is a free one.
 
   Returns:
@@ -78,7 +79,5 @@ def serve(read: Callable[[], Mapping[str, Any]], port: int) -> str:
   """
   metrics = registry.CollectorRegistry()
   metrics.register(StatusCollector(read))
-  server, _ = prometheus_client.start_http_server(
-    port, '127.0.0.1', registry=metrics
-  )
-  return f'http://127.0.0.1:{server.server_port}/metrics'
+  server, _ = prometheus_client.start_http_server(port, host, registry=metrics)
+  return f'http://{host}:{server.server_port}/metrics'

@@ -139,7 +139,7 @@ def test_the_table_and_the_metrics_say_the_same(run, show):
   assert {name: int(step) for name, step, *_ in rows} == {
     name: row['step'] for name, row in each.items()
   }
-  address = metrics.serve(point.status, 0)
+  address = metrics.serve(point.status, '127.0.0.1', 0)
   with urllib.request.urlopen(address) as answer:
     families = [*parser.text_fd_to_metric_families(map(bytes.decode, answer))]
   samples = {
