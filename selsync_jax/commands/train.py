@@ -178,6 +178,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('island', about, flags.name)
   about = 'Invitation of `selsync meet`. Default: SELSYNC_INVITATION.'
   line.flag('join', about)
+  about = (
+    'Port that the island listens at; its process p listens at this port + p. '
+    'Default: free ones.'
+  )
+  line.flag('island_port', about, flags.port, '0')
   line.set_defaults(
     island=os.environ.get('SELSYNC_ISLAND'),
     join=os.environ.get('SELSYNC_INVITATION'),
@@ -190,6 +195,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   options.spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id
   )
+  if options.island_port and not options.island:
+    raise ConfigError(
+      f'--island_port={options.island_port}: only valid with --island'
+    )
   if options.island:
     _check_island(options)
     options.workdir /= options.island  # All islands share one folder.
@@ -312,6 +321,7 @@ def _join_islands(
     options.island,
     alike,
     options.cluster_timeout,
+    options.island_port,
     welcomes=True,
     slot=slot,
     say=print,

@@ -159,6 +159,9 @@ class Server(flight.FlightServerBase):
     address: the `host:port` to listen at; 0 is a free port, see `port`.
     credentials: the run's credentials.
     remark: see `Admission`.
+
+  Raises:
+    ConfigError: if the port cannot be opened.
   """
 
   def __init__(
@@ -169,12 +172,18 @@ class Server(flight.FlightServerBase):
   ):
     token, certificate, key = credentials
     self.changed, self.is_closed = threading.Condition(), False
+    try:
+      super().__init__(
+        f'grpc+tls://{address}',
+        tls_certificates=[(certificate, key)],
+        middleware={'token': Admission(token, remark)},
+      )
+    except ERRORS as error:
+      host, _, port = address.rpartition(':')
+      raise ConfigError(
+        f'port {port}: cannot be opened at {host}; another program may use it'
+      ) from error
     atexit.register(self.shutdown)
-    super().__init__(
-      f'grpc+tls://{address}',
-      tls_certificates=[(certificate, key)],
-      middleware={'token': Admission(token, remark)},
-    )
 
   def shutdown(self) -> None:
     """Wakes callers that still wait, and stops serving."""

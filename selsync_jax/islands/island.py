@@ -92,6 +92,7 @@ class Island:
     *,
     timeout: float = 60.0,
     limit: float | None = None,
+    port: int = 0,
   ) -> 'Island':
     """Waits until all islands have joined, and returns this one.
 
@@ -106,8 +107,12 @@ class Island:
         leave bandwidth for others; `None` sets no limit. All islands may fetch
         from this one at once: 4 MiB for each of their processes must pass in
         twice the timeout.
+      port: port to listen at, for a firewall; 0 is a free one. Process p of an
+        island of several listens at `port + p`.
 
     Raises:
+      ConfigError: if an argument is out of its range, or the port cannot be
+        opened.
       RunError: if not enough islands join.
     """
     # These import Arrow.
@@ -122,7 +127,7 @@ class Island:
     }
     run |= {'trigger': strategy.trigger, 'averager': strategy.averager}
     invited = Invitation.parse(invitation)
-    peers = led.join(invited, name, run, timeout, limit=limit)
+    peers = led.join(invited, name, run, timeout, port, limit=limit)
     return cls(peers, params, strategy)
 
   @property

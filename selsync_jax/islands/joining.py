@@ -33,6 +33,7 @@ def join(
   run: Any,
   timeout: float = 60.0,
   limit: float | None = None,
+  port: int = 0,
   welcomes: bool = False,
   slot: int | None = None,
   relays: Sequence[str] = (),
@@ -51,20 +52,22 @@ def join(
       island may be silent.
     limit: the most bytes per second that this island sends in messages; `None`
       sets no limit.
+    port: port to listen at; 0 is a free one.
     welcomes: whether this island admits islands while it runs.
     slot: slot that it had before, if it knows one.
     relays: address of each `relay` of its other processes.
     say: takes a line when this island waits long for others.
 
   Raises:
-    ConfigError: if an argument is out of its range.
+    ConfigError: if an argument is out of its range, or the port cannot be
+      opened.
     RunError: if the coordinator cannot be reached or refuses the island.
     FinishedError: if the run has finished; `enter` raises it later, too.
   """
-  check(timeout, limit)
+  check(timeout, limit, port)
   meter = Meter()
   credentials, host = _credentials(invitation, timeout)
-  outbox = Outbox(f'{host}:0', credentials, meter, limit)
+  outbox = Outbox(f'{host}:{port}', credentials, meter, limit)
   entries = run if isinstance(run, Mapping) else {'what it runs': run}
   introduction = messages.Join(
     name,
@@ -85,8 +88,8 @@ def join(
   return FlightPeers(name, link, outbox, credentials, meter, timeout)
 
 
-def check(timeout: float, limit: float | None) -> None:
-  """Raises `ConfigError` for a timeout or limit out of range."""
+def check(timeout: float, limit: float | None, port: int) -> None:
+  """Raises `ConfigError` for an argument of `join` out of its range."""
   if not (math.isfinite(timeout) and timeout > 0):
     raise ConfigError(f'timeout={timeout:g}: must be positive seconds')
   least = PIECE / (PATIENCE + 2 * timeout)
@@ -95,24 +98,30 @@ def check(timeout: float, limit: float | None) -> None:
       f'limit={limit:g}: must be at least {math.ceil(least)} bytes per second, '
       f'so that {PIECE} bytes pass in twice the timeout of {timeout:g} s'
     )
+  if port not in range(65536):
+    raise ConfigError(f'port={port}: must be a port, from 0 to 65535')
 
 
 def _digest(value: Any) -> str:
   return hashlib.sha256(str(value).encode()).hexdigest()[:16]
 
 
-def relay(invitation: Invitation, timeout: float = 60.0) -> Relay:
+def relay(
+  invitation: Invitation, timeout: float = 60.0, port: int = 0
+) -> Relay:
   """Returns a relay, in any process of an island except the first.
 
   Args:
     invitation: invitation of a coordinator that serves already.
     timeout: timeout of the island, see `join`.
+    port: see `join`.
 
   Raises:
+    ConfigError: if the port cannot be opened.
     RunError: if the coordinator cannot be reached.
   """
   credentials, host = _credentials(invitation, min(timeout, ANSWER))
-  return Relay(host, credentials, PATIENCE + 2 * timeout)
+  return Relay(f'{host}:{port}', credentials, PATIENCE + 2 * timeout)
 
 
 def _credentials(

@@ -38,6 +38,7 @@ class Led(Peers):
   Args:
     invitation: the coordinator's invitation.
     timeout: see `joining.join`.
+    port: port of the first process, or 0; process p listens at `port + p`.
     join: function that the first process calls to join the other islands, with
       the addresses of the others' `relays`.
 
@@ -48,7 +49,11 @@ class Led(Peers):
   view = View((), 0, ())  # The view of the first process.
 
   def __init__(
-    self, invitation: Invitation, timeout: float, join: Callable[..., Peers]
+    self,
+    invitation: Invitation,
+    timeout: float,
+    port: int,
+    join: Callable[..., Peers],
   ):
     self._outer: Any = None  # Only in the first process.
     self._relay: Relay | None = None  # In each other, if it can relay.
@@ -56,7 +61,7 @@ class Led(Peers):
     self._led(lambda: _await(invitation, timeout))
     try:
       if not processes.is_first():
-        self._relay = _relay(invitation, timeout)
+        self._relay = _relay(invitation, timeout, port)
       own = self._relay.address if self._relay else ''
       each = processes.digests(own.encode().ljust(_LONGEST)).values()
       relays = [address for row in each if (address := row.decode().strip())]
@@ -185,11 +190,20 @@ class _LedAgreement(Agreement):
 
 
 def join(
-  invitation: Invitation, name: str, run: Any, timeout: float, **more: Any
+  invitation: Invitation,
+  name: str,
+  run: Any,
+  timeout: float,
+  port: int = 0,
+  **more: Any,
 ) -> Peers:
   """Joins a run like `joining.join`, in each process of an island."""
-  join = functools.partial(joining.join, invitation, name, run, timeout, **more)
-  return Led(invitation, timeout, join) if jax.process_count() > 1 else join()
+  join = functools.partial(
+    joining.join, invitation, name, run, timeout, port=port, **more
+  )
+  if jax.process_count() == 1:
+    return join()
+  return Led(invitation, timeout, port, join)
 
 
 def _await(invitation: Invitation, timeout: float) -> None:
@@ -197,10 +211,11 @@ def _await(invitation: Invitation, timeout: float) -> None:
   connection.ask(invitation, 'status', timeout)
 
 
-def _relay(invitation: Invitation, timeout: float) -> Relay | None:
+def _relay(invitation: Invitation, timeout: float, port: int) -> Relay | None:
   """Returns a relay, if this process reaches the coordinator, too."""
+  port = port and port + jax.process_index()
   try:
-    return joining.relay(invitation, timeout)
+    return joining.relay(invitation, timeout, port)
   except Exception as error:  # The others do not wait for this process alone.
     where = f'process {jax.process_index()}'
     print(f'{where}: {error}; messages pass over others', file=sys.stderr)

@@ -27,7 +27,7 @@ class Relay(Server):
   """Forwards calls to other relays and outboxes of the run, see `call_over`.
 
   Args:
-    host: address by which others reach this host.
+    address: see `Server`; its host is how others reach this process.
     credentials: credentials of the run.
     seconds: the longest time that a call may take.
 
@@ -35,12 +35,13 @@ class Relay(Server):
     address: `host:port` where it serves.
   """
 
-  def __init__(self, host: str, credentials: Credentials, seconds: float):
+  def __init__(self, address: str, credentials: Credentials, seconds: float):
     self._seconds = seconds
     # Rejoining islands have new addresses.
     self._connections = Connections(credentials, MOST)
     self._answers: set[flight.FlightStreamReader] = set()  # Incomplete ones.
-    super().__init__(f'{host}:0', credentials)
+    super().__init__(address, credentials)
+    host, _, _ = address.rpartition(':')
     self.address = f'{host}:{self.port}'
 
   def do_exchange(

@@ -381,6 +381,30 @@ def test_an_invitation_that_is_wrong_lets_nobody_in(point, said):
     joining.Invitation.parse('nonsense')
 
 
+def test_an_island_listens_at_the_port_that_it_is_given(point, pool):
+  """So a firewall can let others in; the port must be free."""
+  with socket.create_server(('127.0.0.1', 0)) as server_socket:
+    taken = server_socket.getsockname()[1]
+    with pytest.raises(
+      ConfigError, match=f'^port {taken}: cannot be opened at'
+    ):
+      joining.join(point.invitation, 'maui', 'a run', port=taken)
+    with pytest.raises(
+      ConfigError, match=f'^port {taken}: cannot be opened at'
+    ):
+      joining.relay(point.invitation, port=taken)
+  with pytest.raises(ConfigError, match=r'^port=-1: must be a port, from 0'):
+    joining.join(point.invitation, 'maui', 'a run', port=-1)
+  join = functools.partial(joining.join, point.invitation, run='a run')
+  maui = pool.submit(join, 'maui', port=taken)
+  oahu = pool.submit(join, 'oahu').result(timeout=20)
+  with socket.create_connection(('127.0.0.1', taken), 20):
+    pass  # Its server listens there.
+  rows = pool.submit(maui.result().exchange, [np.ones(2)] * 2)
+  np.testing.assert_array_equal(oahu.exchange([np.zeros(2)] * 2)[0], np.ones(2))
+  rows.result(timeout=20)
+
+
 def test_an_island_that_reads_nothing_is_cut_off(monkeypatch):
   """After too many bytes are queued for it; until then it delays no island."""
   monkeypatch.setattr(connection, 'LIMIT', 1000)
