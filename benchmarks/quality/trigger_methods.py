@@ -1,0 +1,310 @@
+"""Methods that choose when, what, or how precisely workers average.
+
+  python train.py --config=benchmarks/quality/trigger_methods.py:by_layer,text
+
+A config file for `benchmarks.quality.triggers`, which compares these methods at
+equal bytes. All of them have a budget: the share of local steps, or the same
+bytes spent in another way.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import selsync_jax as ss
+from selsync_jax.configs import base, fashion_mnist, stdlib_gpt
+from selsync_jax.sync import flat, wires
+
+LSSR = 0.8
+"""The share of local steps: averages as often as with a period of 5."""
+
+VETO = -(1 << 16)
+GAIN = 0.1  # Of thresholds that averagers move, see `ss.budgeted`.
+
+
+class ScoreState(NamedTuple):
+  """State of a trigger of `reaching`."""
+
+  inside: Any  # What the score is computed from.
+  score: Any
+  sync: Any
+  safe: Any
+
+
+def reaching(
+  init: Callable[[Any], Any],
+  score: Callable[[Any, Any], tuple[Any, Any]],
+  sees_update: bool = False,
+) -> ss.Trigger:
+  """Synchronizes when the score of any worker reaches a threshold.
+
+  Args:
+    init: `init(params)`, the first `inside`.
+    score: `score(tree, inside) -> (score, inside)`. The tree is the gradient,
+      or the applied update with zeros in `inside` after an average.
+    sees_update: whether the tree is the applied update.
+  """
+
+  def start(params):
+    no = jnp.bool(False)
+    return ScoreState(init(params), jnp.float32(0), no, no)
+
+  def update(updates, state, params=None, *, threshold=1.0, **extra):
+    inside, tree = state.inside, updates
+    if sees_update:
+      tree = extra.get('applied', updates)
+      synced = extra.get('synced', state.sync)
+      inside = jax.tree.map(lambda x: jnp.where(synced, 0, x), inside)
+    value, inside = score(tree, inside)
+    flag = jnp.int32(value >= threshold)
+    votes = lax.psum(jnp.where(jnp.isnan(value), VETO, flag), ss.AXIS)
+    return updates, ScoreState(inside, value, votes > 0, votes >= 0)
+
+  return ss.Trigger(
+    start,
+    update,
+    threshold=1.0,
+    compared=lambda state: state.score,
+    sees_update=sees_update,
+  )
+
+
+def _largest_change(new: Any, old: Any) -> Any:
+  """The largest relative change over arrays; infinite without a past."""
+  changes = [
+    jnp.where(before > 0, jnp.abs(now - before) / before, jnp.inf)
+    for now, before in zip(new, old, strict=True)
+  ]
+  return jnp.max(jnp.stack(changes))
+
+
+@ss.register_method
+def by_layer(context, *, smoothing: float = 0.16, lssr: float = LSSR):
+  """SelSync's change, array by array; the largest decides."""
+  del context
+
+  def score(grads, ewma):
+    squares = [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)]
+    pairs = zip(squares, ewma, strict=True)
+    new = [
+      jnp.where(e > 0, smoothing * s + (1 - smoothing) * e, s) for s, e in pairs
+    ]
+    return _largest_change(new, ewma), new
+
+  trigger = reaching(
+    lambda p: [jnp.float32(0)] * len(jax.tree.leaves(p)), score
+  )
+  return ss.Strategy(ss.budgeted(trigger, lssr=lssr), ss.mean())
+
+
+@ss.register_method
+def by_momentum(context, *, momentum: float = 0.9, lssr: float = LSSR):
+  """The largest relative change of a momentum's norm over arrays.
+
+  References:
+    CurvaDion, arXiv 2512.13728, its criterion RMMC, with a budget in place of
+    its threshold.
+  """
+  del context
+
+  def score(grads, old):
+    new = jax.tree.map(lambda m, g: momentum * m + g, old, grads)
+    norms = [[*map(optax.tree.norm, jax.tree.leaves(m))] for m in (new, old)]
+    return _largest_change(*norms), new
+
+  trigger = reaching(optax.tree.zeros_like, score)
+  return ss.Strategy(ss.budgeted(trigger, lssr=lssr), ss.mean())
+
+
+@ss.register_method
+def by_drift(context, *, lssr: float = LSSR):
+  """The distance of any worker from the last average."""
+  del context
+
+  def score(applied, drift):
+    drift = optax.tree.add(drift, applied)
+    return optax.tree.norm(drift), drift
+
+  trigger = reaching(optax.tree.zeros_like, score, sees_update=True)
+  return ss.Strategy(ss.budgeted(trigger, lssr=lssr), ss.mean())
+
+
+@ss.register_method
+def by_variance(context, *, variant: str = 'linear', lssr: float = LSSR):
+  """FDA with a budget in place of theta."""
+  del context
+  trigger = ss.budgeted(ss.fda(1.0, variant), lssr=lssr)
+  return ss.Strategy(trigger, ss.mean())
+
+
+@ss.register_method
+def evenly(context, *, shortest: int = 4, longest: int = 7, lssr: float = LSSR):
+  """SelSync with a budget, and with gaps between two bounds."""
+  del context
+  budget = ss.budgeted(ss.selsync(1.0), lssr=lssr)
+  bounded = ss.any_of(budget, ss.max_interval(longest))
+  return ss.Strategy(ss.min_interval(shortest, trigger=bounded), ss.mean())
+
+
+@ss.register_method
+def quadratic(context, *, h_min: int = 4, steps: int = 600, lssr: float = LSSR):
+  """QSR, with the alpha that averages as often as the budget allows."""
+  rates = np.asarray(jax.vmap(context.learning_rate)(jnp.arange(steps)))
+  peak = int(rates.argmax())
+
+  def count(alpha):
+    step = found = 0
+    while step < steps:
+      step += max(h_min, int((alpha / rates[max(step, peak)]) ** 2))
+      found += step <= steps
+    return found
+
+  low, high = 0.0, 1e3 * float(rates[peak])
+  for _ in range(60):
+    middle = (low + high) / 2
+    enough = count(middle) >= (1 - lssr) * steps
+    low, high = (middle, high) if enough else (low, middle)
+  trigger = ss.qsr(low or 1e-9, h_min, context.learning_rate)
+  return ss.Strategy(trigger, ss.mean())
+
+
+class BitsState(NamedTuple):
+  """State of `_selective_bits`."""
+
+  wire: Any
+  usual: Any  # Smoothed distance of the workers from the last average.
+  log_threshold: Any
+
+
+def _selective_bits(wires, share):
+  """Sends a mean in the second wire if the workers have moved unusually far.
+
+  The rest are sent in the first. `share` of the averages are in the second.
+  """
+  coarse, fine = wires
+
+  def init(tree):
+    zero = jnp.float32(0)
+    return BitsState(coarse.init(tree), zero, zero)
+
+  def apply(tree, state):
+    moved = optax.tree.sub(tree, _reference(tree, state.wire))
+    far = lax.pmean(optax.tree.norm(moved), ss.AXIS)
+    usual = jnp.where(state.usual > 0, state.usual, far)
+    is_fine = far >= usual * jnp.exp(state.log_threshold)
+    branches = [
+      ss.annotated(wire.mean, rate=rate)
+      for wire, rate in ((fine, share), (coarse, 1 - share))
+    ]
+    tree, wire = lax.cond(is_fine, *branches, tree, state.wire)
+    log_threshold = state.log_threshold + GAIN * (is_fine - share)
+    return tree, BitsState(wire, 0.9 * usual + 0.1 * far, log_threshold)
+
+  return ss.Averager(init, apply)
+
+
+def _reference(tree, wire):
+  """The last average, as a wire knows it."""
+  leaves, treedef = jax.tree.flatten(tree)
+  known = iter(wire.reference)
+  return treedef.unflatten(
+    [next(known) if flat.is_float(x) else x for x in leaves]
+  )
+
+
+@ss.register_method
+def by_precision(
+  context,
+  *,
+  period: int = 5,
+  coarse: str = 'int2',
+  fine: str = 'int8',
+  share: float = 1 / 3,
+):
+  """Averages at a period, in more bits when workers have moved far."""
+  del context
+  averager = _selective_bits(
+    [getattr(wires, w)() for w in (coarse, fine)], share
+  )
+  return ss.Strategy(ss.every(period), averager)
+
+
+class LayersState(NamedTuple):
+  """State of `_selective_layers`."""
+
+  wire: Any
+  log_threshold: Any
+  sent: Any  # The share of the elements that traveled.
+
+
+def _selective_layers(share):
+  """Averages the arrays whose relative change reaches a threshold.
+
+  The threshold follows a budget: `share` of all elements travels.
+  """
+  wire = wires.int4()
+
+  def init(tree):
+    return LayersState(wire.init(tree), jnp.float32(-10), jnp.float32(1))
+
+  def apply(tree, state):
+    reference = jax.tree.leaves(_reference(tree, state.wire))
+    leaves, treedef = jax.tree.flatten(tree)
+    moved = jnp.stack(
+      [
+        optax.tree.norm(x - r) / (optax.tree.norm(r) + 1e-6)
+        for x, r in zip(leaves, reference, strict=True)
+      ]
+    )
+    chosen = lax.pmean(moved, ss.AXIS) >= jnp.exp(state.log_threshold)
+    sizes = jnp.array([x.size for x in leaves], jnp.float32)
+    sent = jnp.sum(sizes * chosen) / jnp.sum(sizes)
+    mean = ss.annotated(wire.mean, scale='sent')
+    averaged, after = mean(tree, state.wire)
+
+    def kept(new, old):
+      pairs = zip(chosen, new, old, strict=True)
+      return [jnp.where(c, n, o) for c, n, o in pairs]
+
+    tree = treedef.unflatten(kept(jax.tree.leaves(averaged), leaves))
+    after = jax.tree.map(
+      lambda *x: kept(*x),
+      after,
+      state.wire,
+      is_leaf=lambda x: isinstance(x, list),
+    )
+    log_threshold = state.log_threshold + GAIN * (sent - share)
+    return tree, LayersState(after, log_threshold, sent)
+
+  return ss.Averager(
+    init, apply, agrees=False, metrics=lambda state: {'sent': state.sent}
+  )
+
+
+@ss.register_method
+def by_array(context, *, period: int = 1, lssr: float = LSSR):
+  """Averages at a period those arrays that have changed most."""
+  del context
+  share = period * (1 - lssr)
+  return ss.Strategy(ss.every(period), _selective_layers(share))
+
+
+TASKS = 'text', 'text_muon', 'pictures', 'one_label'
+
+
+def get_config(argument: str = 'by_layer,text'):
+  """Returns the config of a task: `METHOD,TASK`."""
+  method, task = base.split(argument, TASKS)
+  if task == 'pictures':
+    return fashion_mnist.get_config(method)
+  if task == 'one_label':
+    return fashion_mnist.get_config(f'{method},noniid')
+  config = stdlib_gpt.get_config(f'{method},smoke')
+  if task == 'text_muon':
+    config.optimizer = stdlib_gpt.get_config('muloco,smoke').optimizer
+  return config
