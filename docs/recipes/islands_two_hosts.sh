@@ -5,7 +5,8 @@
 #   On both hosts:      export SELSYNC_INVITATION=...   # The printed invitation.
 #   On the first host:  docs/recipes/islands_two_hosts.sh first
 #   On the second host: docs/recipes/islands_two_hosts.sh second
-# Each host must reach the other on ports 32768 to 60999, and the first on 7070.
+# Each host must reach the other, and the first on port 7070. For a firewall, add
+# --island_port=7071 to the command, and open that port on both hosts.
 set -euo pipefail
 
 name=${1:?a name of this island}
