@@ -160,7 +160,8 @@ def quadratic(context, *, h_min: int = 4, steps: int = 600, lssr: float = LSSR):
   def count(alpha):
     step = found = 0
     while step < steps:
-      step += max(h_min, int((alpha / rates[max(step, peak)]) ** 2))
+      rate = max(float(rates[max(step, peak)]), 1e-9)
+      step += max(h_min, min(steps, int((alpha / rate) ** 2)))
       found += step <= steps
     return found
 
