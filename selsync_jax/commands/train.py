@@ -31,7 +31,7 @@ def command_line(command: str, folder: str = '') -> flags.CommandLine:
   )
   line.flag('workdir', about, flags.folder)
   line.switch('restart', 'Move a run in the workdir aside, and start again.')
-  about = 'Resume even if the data or the code of the model have changed.'
+  about = 'Resume even if the data or the model have changed.'
   line.switch('accept_changes', about)
   about = 'At the end, write WORKDIR/report.html and its figures.'
   line.switch('report', about, default=True)
@@ -178,11 +178,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('island', about, flags.name)
   about = 'Invitation of `selsync meet`. Default: SELSYNC_INVITATION.'
   line.flag('join', about)
-  about = (
-    'Port that the island listens at; its process p listens at this port + p. '
-    'Default: free ones.'
-  )
-  line.flag('island_port', about, flags.port, '0')
+  about = 'Port of the island. Its process p has this port + p.'
+  line.flag('island_port', about, flags.port)
   line.set_defaults(
     island=os.environ.get('SELSYNC_ISLAND'),
     join=os.environ.get('SELSYNC_INVITATION'),
@@ -321,7 +318,7 @@ def _join_islands(
     options.island,
     alike,
     options.cluster_timeout,
-    options.island_port,
+    options.island_port or 0,
     welcomes=True,
     slot=slot,
     say=print,

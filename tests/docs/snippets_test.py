@@ -30,8 +30,8 @@ QUICK = {p: text for p, text in SNIPPETS.items() if p not in RUNS}
 KEYS = """
 for leaf in jax.tree.leaves(state):
   if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-    rows = np.asarray(jax.random.key_data(leaf))
-    print(len(set(map(bytes, rows))), len(rows))
+    rows = jax.random.key_data(leaf).tolist()
+    print(len(set(map(tuple, rows))), len(rows))
 """
 LOOPS = {
   f'the keys of {place}': re.split(r'^step\b', text, flags=re.M)[0] + KEYS
