@@ -99,7 +99,7 @@ def measure(
   def train(trials):
     runs.train_all(trials, options.jobs)
 
-  tried = {name: _trials(workload, RULES[name]) for name in options.rules}
+  tried = {name: list_tried(workload, RULES[name]) for name in options.rules}
   train(t for each in tried.values() for t in each.values())
   recipes = {name: best(each) for name, each in tried.items()}
   finals = {}
@@ -119,7 +119,7 @@ def _fixed(rate: float, own: float) -> float:
   return rate
 
 
-def _trials(workload: Workload, specs: tuple[str, ...]) -> dict[Recipe, Any]:
+def list_tried(workload: Workload, specs: tuple[str, ...]) -> dict[Recipe, Any]:
   """The trials of a rule: its settings at some learning rates."""
   rates = [*map(flags.rate, RATES[: TRIALS // len(specs)])]
   return {

@@ -1,0 +1,87 @@
+"""The rules that are compared at equal bytes."""
+
+import argparse
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from benchmarks.quality import trigger_methods, triggers
+from benchmarks.quality.triggers import PERIOD, RULES, TASKS
+import selsync_jax as ss
+from selsync_jax.methods import Context
+from selsync_jax.training.settings import check
+
+SHARED = {'params': {'w': jnp.zeros((64, 64)), 'b': jnp.zeros(64)}}
+
+
+def tried(task, rule, folder):
+  """The trials of a rule."""
+  options = argparse.Namespace(idx_dir=None, work=folder)
+  return triggers.list_tried(
+    triggers.create_workload(task, options), RULES[rule]
+  )
+
+
+@pytest.mark.parametrize('rule', RULES)
+def test_every_rule_has_as_many_trials_on_every_task(rule, tmp_path):
+  for task in TASKS:
+    trials = tried(task, rule, tmp_path)
+    assert len({t.workdir for t in trials.values()}) == triggers.TRIALS
+    for trial in trials.values():
+      strategy = check(trial.config).method(Context(100, trial.seed))
+      strategy.averager.check(trial.config.workers)
+
+
+def sent(trial):
+  """The bytes of a worker per step, when a budget is met."""
+  sync = check(trial.config).config.sync
+  strategy = check(trial.config).method(Context(100, trial.seed))
+  found = strategy.sends(SHARED | {'model_state': {}}, 4)
+  if strategy.averager.metrics(strategy.averager.init(SHARED)):
+    often = 1 - sync.lssr  # The share of the arrays that travels, each step.
+  else:
+    often = 1 / strategy.period if strategy.period else 1 - trigger_methods.LSSR
+  return often * sum(c.sent(4) for c in found if c.at == 'sync')
+
+
+def test_all_rules_send_the_same_bytes(tmp_path):
+  (period, *_) = tried('text', PERIOD, tmp_path).values()
+  for rule in RULES:
+    for trial in tried('text', rule, tmp_path).values():
+      if trial.config.sync.method != 'bsp':
+        assert sent(trial) == pytest.approx(sent(period), rel=0.06)
+
+
+@pytest.mark.parametrize('h_min', [2, 4])
+@pytest.mark.parametrize('peak', [0.01, 0.1])
+def test_the_quadratic_rule_keeps_to_its_budget(h_min, peak):
+  rate = optax.warmup_cosine_decay_schedule(0.0, peak, 50, 600)
+  method = trigger_methods.quadratic
+  trigger = method(Context(100, 0, rate), h_min=h_min, steps=600).trigger
+
+  def step(state, _):
+    _, state = trigger.update({}, state)
+    return state, state.sync
+
+  synced = jax.lax.scan(step, trigger.init({}), None, length=600)[1]
+  assert int(synced.sum()) == pytest.approx(120, abs=2)
+
+
+def test_a_layer_alone_can_ask_for_an_average():
+  trigger = trigger_methods.by_layer(Context(100, 0)).trigger
+  quiet = {'a': jnp.full(4, 100.0), 'b': jnp.full(4, 0.1)}
+  loud = quiet | {'b': jnp.full(4, 1.0)}  # The whole norm hardly changes.
+
+  def run(grads):
+    def step(state, grad):
+      _, state = trigger.update(grad, state)
+      return state, state.trigger.score
+
+    return jax.lax.scan(step, trigger.init(quiet), grads)[1]
+
+  each = [quiet] * 3 + [loud]
+  grads = jax.tree.map(lambda *x: jnp.stack([jnp.stack(x)] * 2), *each)
+  scores = jax.vmap(run, axis_name=ss.AXIS)(grads)[0]
+  assert scores[3] > 10 and scores[1] == scores[2] == 0
