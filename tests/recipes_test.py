@@ -13,7 +13,8 @@ from jax._src import clusters
 import pytest
 import yaml
 
-from selsync_jax.cluster import link, processes
+from selsync_jax import config
+from selsync_jax.cluster import link, processes, signals
 from selsync_jax.commands import train
 from tests.support import live_runs
 
@@ -78,6 +79,42 @@ def test_a_task_has_the_gpus_of_its_workers(
   assert address.startswith('node0:')
 
 
+@pytest.mark.parametrize('script', sorted(RECIPES.glob('*slurm*.sh')))
+@pytest.mark.parametrize(
+  'code, restarts, repeats',
+  [
+    *[(0, 0, False), (2, 0, False), (75, 99, True), (130, 99, True)],
+    *[(1, 0, True), (137, 9, True), (1, 10, False)],
+  ],
+)
+def test_slurm_repeats_a_job_as_its_exit_code_asks(
+  script, code, restarts, repeats, tmp_path
+):
+  """Stand-ins for Slurm's programs; the last one writes a file."""
+  (tmp_path / '.venv' / 'bin').mkdir(parents=True)
+  activate = '#!/bin/sh\nPATH="$PWD/.venv/bin:$PATH"\n'
+  programs = {
+    'activate': activate,
+    'srun': f'#!/bin/sh\nexit {code}\n',
+    'scontrol': '#!/bin/sh\necho "$@" > requeued\n',
+  }
+  for name, text in programs.items():
+    (program := tmp_path / '.venv' / 'bin' / name).write_text(text)
+    program.chmod(0o755)
+  given = {
+    'SLURM_SUBMIT_DIR': str(tmp_path),
+    'SLURM_JOB_NAME': 'job',
+    'SLURM_RESTART_COUNT': str(restarts),
+    'SELSYNC_INVITATION': 'secret',
+  }
+  counts = 'JOB_ID', 'NTASKS', 'NNODES', 'ARRAY_JOB_ID'
+  counts += 'ARRAY_TASK_ID', 'ARRAY_TASK_COUNT'
+  given |= {f'SLURM_{name}': '4' for name in counts}
+  done = subprocess.run(['bash', str(script)], env=os.environ | given)
+  assert done.returncode == code
+  assert (tmp_path / 'requeued').exists() == repeats
+
+
 @pytest.mark.parametrize('recipe', sorted(RECIPES.glob('job*.yaml')))
 def test_a_jobset_gives_each_pod_its_place(recipe):
   text = recipe.read_text()
@@ -121,9 +158,11 @@ def test_a_job_gives_each_pod_the_name_of_an_island():
   )
   assert f'--islands={islands}' in point['command']
   assert f'--config.workers={islands}' in pod['command']
-  host, (port,) = service['metadata']['name'], service['spec']['ports']
+  host, ports = service['metadata']['name'], service['spec']['ports']
   assert f'--host={host}' in point['command']
-  assert {'containerPort': port['port']} in point['ports']
+  assert '--metrics=0.0.0.0:9464' in point['command']
+  assert [port['port'] for port in ports] == [7070, 9464]
+  assert point['ports'] == [{'containerPort': 7070}, {'containerPort': 9464}]
   assert (
     service['spec']['selector']
     == (deployment['spec']['template']['metadata']['labels'])
@@ -133,7 +172,30 @@ def test_a_job_gives_each_pod_the_name_of_an_island():
   assert f'{secret["name"]} \\' in text
   assert f'--from-literal={secret["key"]}=' in text
   assert job['spec']['completionMode'] == 'Indexed'
-  assert '--island=island$(JOB_COMPLETION_INDEX)' in pod['command']
+  assert '--island=$(PREFIX)$(JOB_COMPLETION_INDEX)' in pod['command']
+  assert env['PREFIX']['value']
+  (volume,) = deployment['spec']['template']['spec']['volumes']
+  assert not volume['secret']['defaultMode'] & 0o077  # `--keep` refuses it.
+
+
+def test_a_job_repeats_islands_as_their_exit_codes_ask():
+  *_, job = yaml.safe_load_all((RECIPES / 'islands_job.yaml').read_text())
+  spec = job['spec']
+  # Kubernetes accepts the policy and the limit only with these two.
+  assert spec['template']['spec']['restartPolicy'] == 'Never'
+  assert spec['completionMode'] == 'Indexed'
+  assert spec['backoffLimitPerIndex'] == 10
+  rules = spec['podFailurePolicy']['rules']
+  asked = {
+    code: rule['action']
+    for rule in rules
+    for code in rule.get('onExitCodes', {}).get('values', ())
+  }
+  assert asked == {
+    config.ConfigError.code: 'FailIndex',
+    signals.RESUMABLE: 'Ignore',
+    signals.STOPPED: 'Ignore',
+  }
 
 
 def skypilot(name, folder, **variables):

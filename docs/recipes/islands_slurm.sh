@@ -18,7 +18,7 @@
 set -euo pipefail
 
 cd "${SLURM_SUBMIT_DIR:?submit this with sbatch}"
-source .venv/bin/activate
+source .venv/bin/activate  # On a disk that all nodes share.
 : "${SELSYNC_INVITATION:?the invitation that selsync meet prints}"
 
 code=0
@@ -28,8 +28,12 @@ srun python train.py \
   --config.workers="$SLURM_ARRAY_TASK_COUNT" \
   --workdir="$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME" || code=$?
 
-# Requeue, except after a mistake in the config (2) or at the end (0).
-if [[ $code -ne 0 && $code -ne 2 ]]; then
-  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
-fi
+# Requeue after a signal (75, 130); after a failure, at most ten times; never after a
+# mistake (2).
+case $code in
+  0 | 2) exit "$code" ;;
+  75 | 130) ;;
+  *) [[ ${SLURM_RESTART_COUNT:-0} -lt 10 ]] || exit "$code" ;;
+esac
+scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
 exit "$code"

@@ -15,7 +15,7 @@
 set -euo pipefail
 
 cd "${SLURM_SUBMIT_DIR:?submit this with sbatch}"
-source .venv/bin/activate
+source .venv/bin/activate  # On a disk that all nodes share.
 
 # A secret for this run's tasks; srun passes it to them.
 SELSYNC_CLUSTER_TOKEN=$(openssl rand -hex 16)
@@ -29,8 +29,12 @@ srun --kill-on-bad-exit=1 python train.py \
   --config.mesh.data=8 \
   --workdir="$SLURM_SUBMIT_DIR/runs/digits-$SLURM_JOB_NAME" || code=$?
 
-# Requeue after a signal (75); after an error (1), look at the log first.
-if [[ $code -eq 75 ]]; then
-  scontrol requeue "$SLURM_JOB_ID"
-fi
+# Requeue after a signal (75, 130); after a failure, at most ten times; never after a
+# mistake (2).
+case $code in
+  0 | 2) exit "$code" ;;
+  75 | 130) ;;
+  *) [[ ${SLURM_RESTART_COUNT:-0} -lt 10 ]] || exit "$code" ;;
+esac
+scontrol requeue "$SLURM_JOB_ID"
 exit "$code"
