@@ -2,6 +2,7 @@
 # Two hosts as islands, with no scheduler and no common file system. Each has a
 # checkout, with .venv/bin/pip install -e '.[train,islands]'.
 #   On the first host:  selsync meet --islands=2 --host=first.example --keep=point.json
+#                       # In its own terminal; on a third host, it outlives both.
 #   On both hosts:      export SELSYNC_INVITATION=...   # The printed invitation.
 #   On the first host:  docs/recipes/islands_two_hosts.sh first
 #   On the second host: docs/recipes/islands_two_hosts.sh second
