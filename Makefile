@@ -99,10 +99,10 @@ evidence: $(VENV)/test.stamp
 	$(BIN)/python docs/pictures.py $(WORK) \
 		$$(basename -s .png $(WORK)/plots/*.png)
 
-# What late averages cost, in docs/performance.md, measured again. The table takes
+# What late averages cost, in benchmarks/README.md, measured again. The table takes
 # an hour on two cores, the figure another.
 delays: $(VENV)/test.stamp
-	$(BIN)/python -m benchmarks.quality.delay --into=docs/performance.md
+	$(BIN)/python -m benchmarks.quality.delay --into=benchmarks/README.md
 	$(BIN)/python -m benchmarks.quality.delay --picture --delays 1 2 4 8 16 32 \
 		--recipes 'Muon, plain' 'mean and moments, half and half' \
 		--out=delays.json
