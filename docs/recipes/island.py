@@ -1,7 +1,10 @@
 """A custom training loop on islands: separate programs, on any hosts.
 
-  selsync meet --islands=2 --host=10.0.0.1    # On one; prints the invitation.
+  selsync meet --islands=2 --host=10.0.0.1    # Prints the invitation.
   SELSYNC_INVITATION=... python island.py maui    # On each, with its own name.
+
+Run the first line in a terminal of its own, best on a third host: without it,
+the islands end. For several GPUs, place parameters and batches on a mesh.
 
 The invitation is a secret. Keep it off the command line, which other users of
 the host can read.

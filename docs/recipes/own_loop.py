@@ -5,6 +5,8 @@
 
 The same command resumes from the last checkpoint, even with another number of
 processes, if the number of devices is the same. Under Slurm: own_loop_slurm.sh.
+A worker is a device. To make each of two hosts with four GPUs one worker, use
+`ss.Layout(workers=2, data=4)`.
 """
 
 import pathlib
