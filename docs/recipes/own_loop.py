@@ -71,6 +71,8 @@ def main(folder, steps=500):
       state = checkpoints.restore(last, args=saved)
     for i in range(last + 1, steps + 1):
       state, metrics = train(state, rows(i, layout.local))
+      if i % 10 == 0:  # Many waiting steps can deadlock on CPUs.
+        jax.block_until_ready(metrics)
       if i % 100 == 0:
         values = multihost_utils.process_allgather(metrics, tiled=True)
         loss, sync = values['loss'].mean(), bool(values['sync'][0])
