@@ -39,7 +39,7 @@ import jax
 
 from benchmarks.speed import accelerator_rows as rows
 from benchmarks.speed.accelerator_table import Row, Table
-from selsync_jax.devices import layout
+from selsync_jax.devices import backend
 from tests.support.workloads import Workload, WORKLOADS
 
 SECTIONS = ('torch', 'steps', 'parts', 'workers', 'travel')
@@ -236,7 +236,7 @@ def main(argv: list[str] | None = None) -> None:
     for row in torch_rows(options.workloads, options.tiny, share):
       table.add(row)
   os.environ.setdefault('XLA_PYTHON_CLIENT_MEM_FRACTION', '0.92')
-  layout.make_devices(DEVICES)
+  backend.make_devices(DEVICES)
   table.machine = {
     'device': jax.devices()[0].device_kind,
     'jax': jax.__version__,

@@ -177,11 +177,11 @@ def step() -> Iterator[Any]:
   import jax
 
   from selsync_jax.configs import digits
-  from selsync_jax.devices import layout
+  from selsync_jax.devices import backend
   from selsync_jax.training.settings import check
   from selsync_jax.training.setup import create_setup
 
-  layout.make_devices(WORKERS)
+  backend.make_devices(WORKERS)
   config = digits.get_config()
   job = create_setup(check(config))
   batch = next(job.problem.data.batches(range(WORKERS), 0, 1))

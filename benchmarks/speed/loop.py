@@ -24,7 +24,7 @@ import jax
 
 from benchmarks.speed import step as step_lib
 from benchmarks.table import report, Table
-from selsync_jax.devices import layout
+from selsync_jax.devices import backend
 from selsync_jax.runs import checkpoints as checkpoint
 from selsync_jax.runs import records
 from selsync_jax.training.train import train_and_evaluate
@@ -112,7 +112,7 @@ def main() -> None:
   parser.add_argument('--out', default='loop.json')
   options = parser.parse_args()
   logging.set_verbosity(logging.ERROR)
-  layout.make_devices(4)
+  backend.make_devices(4)
   rows = {
     name: measure(name, options.steps, options.rounds)
     for name in options.configs

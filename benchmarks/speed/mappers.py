@@ -22,7 +22,7 @@ import jax
 
 from benchmarks.table import report, Table
 from selsync_jax.commands import config_file
-from selsync_jax.devices import layout
+from selsync_jax.devices import backend
 from selsync_jax.training import start
 from selsync_jax.training.setup import create_setup
 
@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
   add('--rounds', type=int, default=3, help='the median counts')
   add('--out', type=pathlib.Path, default='mappers.json')
   options = parser.parse_args(argv)
-  layout.make_devices(max(options.workers))
+  backend.make_devices(max(options.workers))
   rows = {workers: measure(workers, options) for workers in options.workers}
   table = Table(
     ('workers', *MAPPERS, MESH),

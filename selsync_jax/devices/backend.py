@@ -18,7 +18,7 @@ from selsync_jax import user_errors
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.processes import Cluster
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import layout, mappers
+from selsync_jax.devices import mappers
 
 # Needs of JAX, orbax and a small run: (limit, its flag, the least, its unit).
 _LIMITS = (
@@ -66,12 +66,35 @@ def start(
     cluster = join()
     stack.push(cluster)
     if workers and mappers.needs_devices(mapper):
-      layout.make_devices(workers, cluster.processes, data, fsdp)
+      make_devices(workers, cluster.processes, data, fsdp)
     _start_backend(device)
     stack.pop_all()
   if jax.default_backend() == 'cpu':
     keep_memory()
   return cluster
+
+
+def make_devices(
+  workers: int, processes: int = 1, data: int = 1, fsdp: int = 1
+) -> None:
+  """Gives a CPU virtual devices for this process's share of the workers.
+
+  It has no effect on other devices. Call it before JAX is used. The processes
+  must be able to share the devices evenly.
+  """
+  inside = data * fsdp
+  devices = workers * inside
+  if inside == 1 and workers % processes:
+    raise ConfigError(
+      f'config.workers={workers}: must be a multiple of the number of '
+      f'processes, {processes}'
+    )
+  if devices % processes or (workers % processes and processes % workers):
+    raise ConfigError(
+      f'config.workers={workers}: {processes} processes cannot share workers '
+      f'of {inside} devices evenly'
+    )
+  jax.config.update('jax_num_cpu_devices', devices // processes)
 
 
 def check(device: str) -> None:

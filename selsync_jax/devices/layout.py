@@ -14,7 +14,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import keystr
 import numpy as np
 
-from selsync_jax.config import ConfigError
 from selsync_jax.devices.mapper import (
   abstract,
   Donated,
@@ -181,29 +180,6 @@ def _check_rows(path: Any, x: Any, workers: int) -> None:
     f'argument {name} has leading axis {rows}, for {workers} workers: pass a '
     f'row for each worker; a batch is stacked as [{shape}]'
   )
-
-
-def make_devices(
-  workers: int, processes: int = 1, data: int = 1, fsdp: int = 1
-) -> None:
-  """Gives a CPU virtual devices for this process's share of the workers.
-
-  It has no effect on other devices. Call it before JAX is used. The processes
-  must be able to share the devices evenly.
-  """
-  inside = data * fsdp
-  devices = workers * inside
-  if inside == 1 and workers % processes:
-    raise ConfigError(
-      f'config.workers={workers}: must be a multiple of the number of '
-      f'processes, {processes}'
-    )
-  if devices % processes or (workers % processes and processes % workers):
-    raise ConfigError(
-      f'config.workers={workers}: {processes} processes cannot share workers '
-      f'of {inside} devices evenly'
-    )
-  jax.config.update('jax_num_cpu_devices', devices // processes)
 
 
 def describe() -> dict[str, Any]:

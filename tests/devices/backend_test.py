@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from selsync_jax.config import ConfigError
+from selsync_jax.devices import backend
 from tests.support import live_runs
 from tests.support.marks import slow
 
@@ -155,3 +157,13 @@ def test_freed_memory_is_kept_for_the_next_step_on_a_cpu():
   done = live_runs.run(sys.executable, '-c', FAULTS, env=os.environ)
   fresh = 20 * 40 * (4 << 20) // resource.getpagesize()  # If all were new.
   assert int(done.stdout) < fresh / 4, done.stderr
+
+
+@pytest.mark.parametrize(
+  'workers, processes, inside', [(4, 3, 1), (2, 8, 2), (3, 2, 2), (2, 3, 3)]
+)
+def test_processes_that_cannot_share_the_workers_are_refused(
+  workers, processes, inside
+):
+  with pytest.raises(ConfigError, match=f'config.workers={workers}: '):
+    backend.make_devices(workers, processes, data=1, fsdp=inside)

@@ -49,16 +49,6 @@ def test_a_layout_works_under_another_mesh_that_the_loop_has_set():
   np.testing.assert_array_equal(mean, np.full((2, 3), 0.5))
 
 
-@pytest.mark.parametrize(
-  'workers, processes, inside', [(4, 3, 1), (2, 8, 2), (3, 2, 2), (2, 3, 3)]
-)
-def test_processes_that_cannot_share_the_workers_are_refused(
-  workers, processes, inside
-):
-  with pytest.raises(ConfigError, match=f'config.workers={workers}: '):
-    layout.make_devices(workers, processes, data=1, fsdp=inside)
-
-
 def pmapped(init):
   return jax.pmap(init, ss.AXIS)(jnp.arange(2))
 
