@@ -42,7 +42,7 @@ CLUSTER = {
 
 def lockstep_times(setup: Setup, steps: int, rounds: int) -> Any:
   """Yields the seconds of some steps of BSP; the first ones are not counted."""
-  workers = range(setup.plan.workers)
+  workers = range(setup.mapper.workers)
   state = start.init(setup)
   step = setup.train_step()
   for k in range(rounds + 1):
@@ -68,7 +68,7 @@ def simulated_times(
   engine = Engine(asynchronous.create_method(method), cluster, size, numerics)
   for k in range(rounds + 1):
     began = time.perf_counter()
-    uses = engine.advance((k + 1) * steps * setup.plan.workers)
+    uses = engine.advance((k + 1) * steps * setup.mapper.workers)
     jax.block_until_ready([use.metrics.tree for use in uses])
     jax.block_until_ready(engine.shared())
     if k:

@@ -123,7 +123,7 @@ class IslandParticipants(Participants):
   def train_step(self, setup: Setup) -> Function:
     """Returns the training step; late averages travel during later steps."""
     step, delay = setup.train_step(), setup.strategy.averager.delay
-    self.course.is_free = setup.plan.config.pace == 'free'
+    self.course.is_free = setup.config.pace == 'free'
     behind = Behind(self.peers, delay, self._form) if delay else None
     self.peers.late = behind
 

@@ -178,10 +178,13 @@ def _repeated(
   slots, data, last = [*islands], setup.problem.data, max(told)
   kinds = {each.form: each for each in islands.values()}
   runs = {form: _step(setup, each) for form, each in kinds.items()}
-  first = {form: _with(setup, each).initial() for form, each in kinds.items()}
+  first = {
+    form: dataclasses.replace(setup, mapper=each).initial()
+    for form, each in kinds.items()
+  }
   states = {name: first[each.form] for name, each in islands.items()}
   means = dict.fromkeys(slots)
-  course = Course(len(slots), setup.plan.config.pace == 'free')
+  course = Course(len(slots), setup.config.pace == 'free')
   members, batches = [], {}
   late = setup.strategy.averager.delay is not None
   read = {name: Reader(data, last) for name in slots}
@@ -235,11 +238,6 @@ def _repeated(
       if row:
         digests = {name: rounds.digest(states[name]) for name in members}
         yield step, members, digests
-
-
-def _with(setup: Setup, mapper: Mapper) -> Setup:
-  """Returns a setup with another mapper."""
-  return dataclasses.replace(setup, plan=setup.plan._replace(mapper=mapper))
 
 
 def _moved(state: Any, mapper: Mapper) -> Any:

@@ -86,13 +86,11 @@ class CheckpointError(RunError):
 def peek_record(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the record of the newest checkpoint whose record is intact.
 
-  It reads one JSON file, and does not check the rest of the checkpoint. Only
-  the first process reads.
+  It reads one JSON file, and does not check the rest of the checkpoint.
   """
-  found = steps(workdir) if processes.is_first() else {}
-  intact = (p for p in reversed(found.values()) if damage(p, RECORD) is None)
-  path = next(intact, None)
-  return processes.json_from_first(path and read_record(path))
+  found = reversed(steps(workdir).values())
+  intact = (path for path in found if damage(path, RECORD) is None)
+  return next(map(read_record, intact), None)
 
 
 def steps(workdir: pathlib.Path) -> dict[int, pathlib.Path]:

@@ -82,11 +82,11 @@ class Recorder(contextlib.ExitStack):
     self._traffic = traffic(sends, params, workers)
     self._workers = workers
     folder = pathlib.Path(workdir).expanduser()
-    whole = _config(workers, strategy, to, config or {})
+    self._config = _config(workers, strategy, to, config or {})
     rows = [] if restart else _rows(folder, step, workers)
     self._row = rows[-1] if rows else None  # The row to resume from.
     self._scores: Scores = history.newest_scores(rows)
-    self._store = Store(folder, whole, step, restart=restart)
+    self._store = Store(folder, self._config, step, restart=restart)
     self._is_open = False  # Whether the newest row takes scores.
     self._names: set[str] = set()  # Of the first step's metrics.
 
@@ -177,7 +177,8 @@ class Recorder(contextlib.ExitStack):
     """
     self.flush()
     scores = self._scores | _named('test', test or {})
-    return self._store.finish(self._ledger.summary() | scores)
+    about = history.identity(self._config)
+    return self._store.finish(about | self._ledger.summary() | scores)
 
   def _leave(self, kind: Any, *_: Any) -> None:
     """Keeps the last rows, unless the devices or processes may have failed."""

@@ -67,7 +67,6 @@ class Store(contextlib.ExitStack):
     self._restart, self._patience = restart, patience
     self.is_first = processes.is_first()
     self._saves = step is None
-    self._seals: records.Seals | None = None  # Unknown to a custom loop.
     if step is None:
       from selsync_jax.runs import checkpoints
 
@@ -75,7 +74,6 @@ class Store(contextlib.ExitStack):
       self.checkpoints = checkpoints.Checkpoints(workdir, restart, choose)
       self.record = record = self.checkpoints.record
       step = record['totals']['steps'] if record else 0
-      self._seals = records.seals(record)
     self.step = step
     self._fingerprint: Mapping[str, Any] = {}
     self._changes: list[str] = []
@@ -118,8 +116,7 @@ class Store(contextlib.ExitStack):
     may_edit = self.record is None or mends
     try:
       if not self._restart:
-        about = self.workdir, found, accept, may_edit
-        self._changes = fingerprint.check(*about)
+        self._changes = fingerprint.check(self.workdir, found, accept, may_edit)
     except ConfigError as error:
       raise ConfigError(f'{error}, or --restart') from error
     except files.DamagedFile as error:
@@ -136,8 +133,9 @@ class Store(contextlib.ExitStack):
     summary = processes.json_from_first(own)
     if totals.position < steps or not summary:
       return None
-    if self.is_first and self._seals:
-      records.check_metrics(self.workdir, totals.steps, self._seals)
+    if self.is_first:
+      seals = records.seals(self.record)
+      records.check_metrics(self.workdir, totals.steps, seals)
     self.say(f'{self.workdir} holds a finished run of {totals.steps} steps')
     return summary
 
@@ -165,7 +163,9 @@ class Store(contextlib.ExitStack):
         if self._fingerprint:
           fingerprint.write(workdir, self._fingerprint)
         provenance.append(workdir, step, layout.describe(), self._changes)
-        rows = records.Rows(workdir, step, self._seals)
+        # A custom loop saves its checkpoints without seals.
+        seals = records.seals(self.record) if self._saves else None
+        rows = records.Rows(workdir, step, seals)
         self._rows = stack.enter_context(rows)
         for name in config['log']['to']:
           copy = writers.Guarded(name, workdir, step, config)
@@ -259,8 +259,7 @@ class Store(contextlib.ExitStack):
     assert self._keeper is not None
     self._keeper.keep(*about)
 
-  def finish(self, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes and returns the summary: the results, method, workers and seed."""
-    summary = history.identity(self._config) | {**results}
+  def finish(self, summary: dict[str, Any]) -> dict[str, Any]:
+    """Writes and returns the summary."""
     self.event(records.SUMMARY, summary)
     return summary

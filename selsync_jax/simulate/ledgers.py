@@ -11,7 +11,6 @@ from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.simulation import Span, Use
 from selsync_jax.sync.traffic import traffic
 from selsync_jax.training.problem import Problem
-from selsync_jax.training.setup import Plan
 
 TIMELINE = 64  # The number of first steps whose spans are recorded.
 
@@ -67,14 +66,14 @@ class VirtualLedger(Ledger):
 class AsynchronousLedger(VirtualLedger):
   """A ledger of steps whose gradients reach the model one by one."""
 
-  def __init__(self, totals: Totals, problem: Problem, plan: Plan):
-    sent = traffic((), problem.shapes['params'], plan.workers)
+  def __init__(self, totals: Totals, problem: Problem, workers: int):
+    sent = traffic((), problem.shapes['params'], workers)
     super().__init__(
       totals,
       sent._replace(injected=problem.data.injected_bytes_per_step),
       problem.steps_per_epoch,
       problem.rates,
-      plan.max_skips,
+      problem.max_skips,
     )
     # By step: gradients, versions of the workers' models, and spans.
     self._expected: collections.deque[

@@ -32,7 +32,7 @@ def create_ledger(
 ) -> Ledger:
   """Returns the ledger of a run in lockstep on the cluster of a config."""
   problem, shapes = setup.problem, setup.shapes
-  workers = setup.plan.workers
+  workers = setup.mapper.workers
   collectives = setup.strategy.sends(shapes.shared, workers, shapes.moments)
   if injected := problem.data.injected_bytes_per_step:
     collectives += (Collective('exchange', injected, 'step'),)

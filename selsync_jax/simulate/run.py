@@ -115,15 +115,15 @@ def _train_asynchronously(
   problem = create_problem(start.adapt(settings, store.record))
   _check_held(config, problem)
   start.check_size(problem)
-  plan = setup.create_plan(config, problem, Vmap(config.workers))
+  alone = Participants(Vmap(config.workers))
   cluster = _cluster(config, problem.steps)
   numerics = Numerics(problem, config.optimizer.to_dict())
   engine = Engine(
     *(method, cluster, nbytes(problem.shapes), numerics, problem.seed),
     injected=problem.data.injected_bytes_per_step,
   )
-  totals = start.totals(problem, plan, store.record)
-  ledger = AsynchronousLedger(totals, problem, plan)
+  totals = start.totals(problem, alone.mapper, store.record)
+  ledger = AsynchronousLedger(totals, problem, config.workers)
   found = problem.fingerprint | cluster.files
   for change in store.identify(found, accept_changes):
     if change.startswith('trace'):  # A resumed run replays its clock.
@@ -136,14 +136,13 @@ def _train_asynchronously(
       return summary
     describe_data(store, problem)
     _restore(engine, store)
-    alone = Participants(plan.mapper)
     evaluator = Evaluator(problem, alone)
     first = totals.position
-    with Hooks(store, problem, plan, ledger, evaluator, alone) as run:
+    with Hooks(store, problem, config, ledger, evaluator, alone) as run:
       arrays, record = engine.save()
       run.rehearse(arrays, engine=record)
       for position in range(first + 1, problem.steps + 1):
-        uses = engine.advance(position * plan.workers)
+        uses = engine.advance(position * config.workers)
         ledger.expect(uses, engine)
         now = run.record(position, _metrics(uses))
         if now.evaluates:
@@ -152,8 +151,8 @@ def _train_asynchronously(
           arrays, record = engine.save()
           run.save(arrays, engine=record)
         run.stop(now)
-      scores = run.final_scores(engine.shared())
-    return store.finish(ledger.summary() | scores)
+      results = run.results(engine.shared())
+    return store.finish(results)
 
 
 def _check(config: ml_collections.ConfigDict, store: Store) -> None:

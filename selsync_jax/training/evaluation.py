@@ -66,6 +66,7 @@ class Evaluator:
     self._sums = map_alone(tasks.eval_metric_sums(*parts))
     self._statistics = map_alone(tasks.batch_statistics(*parts))
     self._means = mapper.map_workers(_means)
+    self._metrics = functools.partial(tasks.dataset_metrics, problem.task)
 
   def consensus(self, shared: dict[str, Any]) -> dict[str, Any]:
     """Returns the workers' mean of `{'params', 'model_state'}`, stacked."""
@@ -88,7 +89,7 @@ class Evaluator:
       self._means(self._statistics(params, model_state, first('train')))
     sums = self._sums(params, model_state, first('validation'))
     local = jax.tree.map(lambda x: np.sum(arrays.local_values(x)), sums)
-    tasks.dataset_metrics(self._problem.task, local)
+    self._metrics(local)
 
   def scores(self, mean: dict[str, Any], split: str) -> dict[str, float]:
     """Returns the metrics on `validation` or `test`, as `SPLIT_METRIC`."""
@@ -105,7 +106,7 @@ class Evaluator:
       return self._participants.mapper.gather(own)
 
     total = jax.tree.map(np.sum, self._participants.divide(sums))
-    scores = tasks.dataset_metrics(self._problem.task, total)
+    scores = self._metrics(total)
     return {f'{split}_{name}': score for name, score in scores.items()}
 
   def _batches(self, split: str, workers: range, count: int) -> Iterator[Any]:

@@ -6,7 +6,10 @@ import functools
 import pathlib
 from typing import Any, NamedTuple
 
+import ml_collections
+
 from selsync_jax.config import Stopped
+from selsync_jax.runs import history
 from selsync_jax.runs.fetching import Fetcher, Scores
 from selsync_jax.runs.ledger import Ledger
 from selsync_jax.runs.records import Row
@@ -15,7 +18,6 @@ from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.progress import Progress
-from selsync_jax.training.setup import Plan
 from selsync_jax.training.warnings import NotFiniteWarning
 
 
@@ -40,15 +42,16 @@ class Hooks(contextlib.ExitStack):
     self,
     store: Store,
     problem: Problem,
-    plan: Plan,
+    config: ml_collections.ConfigDict,
     ledger: Ledger,
     evaluator: Evaluator,
     participants: Participants,
     watches: Iterable[Callable[[Row], None]] = (),
   ):
     super().__init__()
-    self._store, self._problem, self._plan = store, problem, plan
+    self._store, self._problem, self._config = store, problem, config
     self._evaluator, self._participants = evaluator, participants
+    self._ledger = ledger
     self._scores: Scores = {}  # The newest step's, if any.
     self._not_finite = NotFiniteWarning()
     with contextlib.ExitStack() as stack:
@@ -56,13 +59,11 @@ class Hooks(contextlib.ExitStack):
       takers = [store.row]
       if store.is_first:
         steps = problem.steps - ledger.totals.shift
-        progress = Progress(
-          store.step, steps, plan.config.log.print_every_seconds
-        )
+        progress = Progress(store.step, steps, config.log.print_every_seconds)
         takers += [stack.enter_context(progress).show]
         takers += [self._not_finite.watch, *watches]
       stack.enter_context(participants.preemption)
-      fetch = plan.config.log.fetch_every
+      fetch = config.log.fetch_every
       gather = participants.mapper.gather
       self._fetcher = Fetcher(ledger, gather, fetch, takers)
       self.push(stack.pop_all())
@@ -74,8 +75,8 @@ class Hooks(contextlib.ExitStack):
     self._scores = {}
     last = position == self._problem.steps
     stops = self._participants.stops_after(position)
-    evaluates = last or position % self._plan.evaluate_every == 0
-    saves = last or stops or position % self._plan.config.checkpoint.every == 0
+    evaluates = last or position % self._problem.evaluate_every == 0
+    saves = last or stops or position % self._config.checkpoint.every == 0
     if not (evaluates or saves):
       self._fetcher.enter_ready()
     return Due(position, evaluates, saves, stops, last)
@@ -109,7 +110,7 @@ class Hooks(contextlib.ExitStack):
   def _about(self, more: dict[str, Any]) -> dict[str, Any]:
     problem, totals = self._problem, self._fetcher.totals
     return {
-      'workers': self._plan.workers,
+      'workers': self._participants.mapper.workers,
       'batch_size': problem.batch_size,
       'learning_rate': problem.peak_rate,
       'epoch': totals.position / problem.steps_per_epoch,
@@ -152,8 +153,8 @@ class Hooks(contextlib.ExitStack):
 
     self._participants.welcome(step, save)
 
-  def final_scores(self, shared: dict[str, Any]) -> Scores:
-    """Returns the scores after the last step, also on the test split.
+  def results(self, shared: dict[str, Any]) -> dict[str, Any]:
+    """Returns the summary after the last step, with scores on the test split.
 
     The test split is read only here, and no row of `metrics.jsonl` has its
     scores: a killed run that resumes scores the same parameters again.
@@ -163,4 +164,5 @@ class Hooks(contextlib.ExitStack):
     scores = scores | self._evaluator.scores(mean, 'test')
     if self._store.is_first:
       self._not_finite.watch({'step': self._fetcher.totals.steps, **scores})
-    return scores
+    about = history.identity(self._config.to_dict())
+    return about | self._ledger.summary() | scores

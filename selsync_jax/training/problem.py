@@ -41,6 +41,10 @@ class Problem:
   eval_batch_size: int  # Examples per worker and evaluation batch.
   seed: int  # It seeds weights, shuffles, dropout and draws.
   steps: int  # Optimizer steps of the whole run.
+  evaluate_every: int  # Steps from one evaluation to the next.
+  # How many updates in a row a worker may skip because its gradient is not
+  # finite, before the run ends.
+  max_skips: int
   source: Source | None  # For initial weights.
   is_frozen: Callable[[str], bool]  # Of a parameter's name.
   code: Mapping[str, Any]  # See `Settings.code_of`.
@@ -138,7 +142,8 @@ def create_problem(settings: Settings) -> Problem:
   steps = config.steps or _steps(config.epochs, per_epoch)
   learning_rate = _learning_rate(settings, per_epoch, steps)
   optimizer = settings.optimizer(learning_rate=learning_rate)
-  if config.on_nonfinite == 'skip':
+  skips = config.on_nonfinite == 'skip'
+  if skips:
     optimizer = optimizers.if_finite(optimizer)
   model = settings.model(data.dataset.num_classes)
   with config_errors('model'):
@@ -157,6 +162,8 @@ def create_problem(settings: Settings) -> Problem:
     eval_batch_size=config.eval.batch_size,
     seed=config.seed,
     steps=steps,
+    evaluate_every=max(1, round(config.eval.every_epochs * per_epoch)),
+    max_skips=config.max_skips if skips else 0,
     source=settings.source,
     is_frozen=optimizers.is_frozen(settings.optimizer),
     code=settings.code_of(data.dataset.task),

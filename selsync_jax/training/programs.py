@@ -10,6 +10,9 @@ from selsync_jax.training.setup import create_setup
 class Programs:
   """The functions of a run, each compiled at its first call.
 
+  While this program `prepares`, each function is called once here, and the
+  results are dropped. Every branch runs then, and waits for no other program.
+
   Args:
     settings: the run's settings, adapted to the checkpoint that it resumes.
     participants: the programs that call them.
@@ -25,8 +28,7 @@ class Programs:
   """
 
   def __init__(self, settings: Settings, participants: Participants):
-    self.settings, self._participants = settings, participants
-    mapper = participants.mapper
+    self.settings, mapper = settings, participants.mapper
     self.setup = setup = create_setup(settings, mapper)
     problem = setup.problem
     mapper.check()
@@ -34,14 +36,8 @@ class Programs:
     averages = setup.strategy.averages_model_state
     self.evaluator = Evaluator(problem, participants, averages)
     self.step = participants.train_step(setup)
-
-  def warm_up(self) -> None:
-    """Calls each function once, and drops the results.
-
-    This program `prepares`, so it runs every branch, and waits for no program.
-    """
-    setup = self.setup
-    batches = self._participants.batches(setup.problem.data, 0, 1)
-    state, _ = self.step(setup.initial(), next(batches))
-    self.evaluator.warm_up(setup.landed(state))
-    _ = setup.digest, setup.problem.rates  # Cached.
+    if participants.prepares:
+      batch = next(participants.batches(problem.data, 0, 1))
+      state, _ = self.step(setup.initial(), batch)
+      self.evaluator.warm_up(setup.landed(state))
+      _ = setup.digest, problem.rates  # Cached.

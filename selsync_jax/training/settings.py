@@ -22,6 +22,8 @@ from selsync_jax.config import (
   unflattened,
 )
 from selsync_jax.data import bind_data, BoundData
+from selsync_jax.devices import mappers
+from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.runs import records, source, writers
 
@@ -56,6 +58,17 @@ class Settings(NamedTuple):
   def learning_rate(self) -> float:
     """The peak learning rate."""
     return self.optimizer.arguments['learning_rate']
+
+  @property
+  def mapper(self) -> Mapper:
+    """The mapper that the config names, for the devices of this process."""
+    config = self.config
+    return mappers.choose(config.mapper, config.workers, **config.mesh)
+
+  @property
+  def fields(self) -> dict[str, Any]:
+    """The fields of the config in JSON, by names such as `config.seed`."""
+    return flat({'config': json.loads(self.config.to_json())})
 
   @property
   def code(self) -> dict[str, Any]:

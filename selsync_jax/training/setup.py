@@ -1,11 +1,11 @@
-"""Makes the problem, the strategy and the plan of a run from its settings."""
+"""Makes the problem and the strategy of a run from its settings."""
 
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import hashlib
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import ml_collections
@@ -25,41 +25,26 @@ from selsync_jax.training.settings import Settings
 from selsync_jax.training.step import init_state, train_step, TrainState
 
 
-class Plan(NamedTuple):
-  """The placement of a run's workers, and its intervals and limits."""
-
-  mapper: Mapper  # How the workers share the devices.
-  config: ml_collections.ConfigDict  # The run's config, which decides the rest.
-  evaluate_every: int  # Steps from one evaluation to the next.
-  # How many updates in a row a worker may skip because its gradient is not
-  # finite, before the run ends.
-  max_skips: int
-
-  @property
-  def workers(self) -> int:
-    """The number of workers of all processes."""
-    return self.mapper.workers
-
-
 @dataclasses.dataclass(frozen=True)
 class Setup:
   """A run that is ready to start."""
 
   problem: Problem
   strategy: Strategy
-  plan: Plan
+  mapper: Mapper  # How the workers share the devices.
+  config: ml_collections.ConfigDict  # The run's config, which decides the rest.
 
   def init(self, given: Mapping[str, Any]) -> TrainState:
     """Returns one worker's state before the first step; all start equal.
 
     See `Problem.init`. The mapper compiles the program if it `compiles`.
     """
-    return self._state(*self.problem.init(given, self.plan.mapper.compiles))
+    return self._state(*self.problem.init(given, self.mapper.compiles))
 
   def initial(self) -> TrainState:
     """Returns the workers' state before the first step, on their devices."""
     # A mesh splits the arrays if they are arguments; it would copy constants.
-    return self.plan.mapper.replicate(
+    return self.mapper.replicate(
       self.init, self.problem.given.arrays, compiler_options=tasks.run_once()
     )
 
@@ -69,7 +54,7 @@ class Setup:
       model_state,
       self.strategy,
       self.problem.optimizer,
-      self.plan.config.ema_decay,
+      self.config.ema_decay,
       self.problem.frozen,
       self.problem.copies,
     )
@@ -81,21 +66,21 @@ class Setup:
 
   def train_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the compiled step of local workers; it donates the state."""
-    return self.plan.mapper.map_workers(self.worker_step(), donate=(0,))
+    return self.mapper.map_workers(self.worker_step(), donate=(0,))
 
   def worker_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the step of one worker, see `step.train_step`."""
-    problem, plan = self.problem, self.plan
+    problem, config = self.problem, self.config
     trigger = self.strategy.trigger.with_traffic(self.traffic)
     return train_step(
       tasks.train_loss(problem.model, problem.task),
       self.strategy._replace(trigger=trigger),
       problem.optimizer,
       problem.seed,
-      plan.config.check_replicas_every,
-      plan.mapper.alone,
+      config.check_replicas_every,
+      self.mapper.alone,
       problem.accumulate,
-      plan.config.ema_decay,
+      config.ema_decay,
     )
 
   def landed(self, state: TrainState) -> dict[str, Any]:
@@ -115,24 +100,23 @@ class Setup:
       landed = strategy.averager.land(averaged, state.averager_state)
       return state.with_shared(landed).scored
 
-    return self.plan.mapper.map_workers(land)
+    return self.mapper.map_workers(land)
 
   def program(self) -> str:
     """Returns the step of all workers on one device, as StableHLO.
 
     JAX cannot lower a pmapped function of several processes from shapes alone.
     """
-    problem, workers = self.problem, self.plan.workers
+    problem, workers = self.problem, self.mapper.workers
     batch = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(
         (problem.batch_size, *np.shape(x)[1:]), np.asarray(x).dtype
       ),
       problem.data.example,
     )
-    plan = self.plan._replace(mapper=mappers.Vmap(workers))
-    step = dataclasses.replace(self, plan=plan).train_step()
+    alone = dataclasses.replace(self, mapper=mappers.Vmap(workers))
     shapes = abstract(self.shapes, workers), abstract(batch, workers)
-    return jax.jit(step).lower(*shapes).as_text()
+    return jax.jit(alone.train_step()).lower(*shapes).as_text()
 
   @functools.cached_property
   def digest(self) -> bytes:
@@ -151,7 +135,7 @@ class Setup:
   @functools.cached_property
   def traffic(self) -> traffic.Traffic:
     """The bytes that each worker sends."""
-    shapes, workers = self.shapes, self.plan.workers
+    shapes, workers = self.shapes, self.mapper.workers
     sent = traffic.traffic(
       self.strategy.sends(shapes.shared, workers, shapes.moments),
       shapes.trained,
@@ -168,7 +152,7 @@ class Setup:
       self.traffic,
       self.problem.steps_per_epoch,
       self.problem.rates,
-      max_skips=self.plan.max_skips,
+      max_skips=self.problem.max_skips,
       leaf_names=[*by_name(self.problem.shapes['params'])],
     )
 
@@ -188,8 +172,7 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
       f'config.sync: trigger {trigger} takes {spacing} steps from one '
       f'synchronization to the next, but the run has only {problem.steps} steps'
     )
-  mapper = mapper or choose_mapper(config)
-  setup = Setup(problem, strategy, create_plan(config, problem, mapper))
+  setup = Setup(problem, strategy, mapper or settings.mapper, config)
   _check_pace(config, setup)
   _check_statistics(setup)
   with config_errors('sync'):
@@ -246,21 +229,3 @@ def _strategy(settings: Settings, context: Context) -> Strategy:
   with config_errors('sync'):
     strategy.averager.check(settings.config.workers)
   return strategy
-
-
-def choose_mapper(config: ml_collections.ConfigDict) -> Mapper:
-  """Returns the mapper that a config names."""
-  return mappers.choose(config.mapper, config.workers, **config.mesh)
-
-
-def create_plan(
-  config: ml_collections.ConfigDict, problem: Problem, mapper: Mapper
-) -> Plan:
-  """Makes the plan of a run that trains a problem."""
-  every = round(config.eval.every_epochs * problem.steps_per_epoch)
-  return Plan(
-    mapper=mapper,
-    config=config,
-    evaluate_every=max(1, every),
-    max_skips=config.max_skips if config.on_nonfinite == 'skip' else 0,
-  )

@@ -17,6 +17,7 @@ import numpy as np
 from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays, backend
+from selsync_jax.devices.mapper import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.optimizers import move_schedules
 from selsync_jax.runs.ledger import refuse_unequal, Totals
@@ -26,7 +27,7 @@ from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.settings import check_mesh, Settings
-from selsync_jax.training.setup import Plan, Setup
+from selsync_jax.training.setup import Setup
 from selsync_jax.training.step import PARTS, TrainState
 
 Record = Mapping[str, Any]  # See `checkpoints`.
@@ -82,16 +83,16 @@ def adapt(settings: Settings, record: Record | None) -> Settings:
   )
 
 
-def totals(problem: Problem, plan: Plan, record: Record | None) -> Totals:
-  """Returns the totals of a run so far, for the plan's number of workers.
+def totals(problem: Problem, mapper: Mapper, record: Record | None) -> Totals:
+  """Returns the totals of a run so far, for the mapper's number of workers.
 
   Raises `ConfigError` if the run cannot resume with this number.
   """
   if record is None:
     return Totals()
   saved = Totals(**record['totals'])
-  plan.mapper.check_saved(record['workers'])
-  if record['workers'] != plan.workers:
+  mapper.check_saved(record['workers'])
+  if record['workers'] != mapper.workers:
     position = round(record['epoch'] * problem.steps_per_epoch)
     saved.shift = position - saved.steps
     saved.skips = []  # They count by worker.
@@ -113,7 +114,7 @@ def state(setup: Setup, store: Store, totals: Totals) -> TrainState:
 
   A resize changes the totals if no step would be left.
   """
-  problem, plan, record = setup.problem, setup.plan, store.record
+  problem, mapper, record = setup.problem, setup.mapper, store.record
   store.say('compiling')
   if record is None:
     started = init(setup)
@@ -122,19 +123,19 @@ def state(setup: Setup, store: Store, totals: Totals) -> TrainState:
   line = f'resuming from step {totals.steps}'
   restore = store.checkpoints.restore
   shapes, old = setup.shapes, record['workers']
-  if old == plan.workers:
-    restored = restore(plan.mapper.abstract(shapes))
+  if old == mapper.workers:
+    restored = restore(mapper.abstract(shapes))
   else:
     # Rounding must not end a run that has not finished.
     totals.shift -= max(0, totals.position + 1 - problem.steps)
     line += (
-      f' with {plan.workers} workers instead of {old}: '
+      f' with {mapper.workers} workers instead of {old}: '
       f'parameters from the consensus, optimizer state by '
-      f'{plan.config.checkpoint.resize}, batches of {problem.batch_size}, '
+      f'{setup.config.checkpoint.resize}, batches of {problem.batch_size}, '
       f'learning rate {problem.peak_rate:.3g}, '
       f'trigger state reset, data at epoch {record["epoch"]:.2f}'
     )
-    saved = restore(plan.mapper.abstract_saved(shapes, old))
+    saved = restore(mapper.abstract_saved(shapes, old))
     restored = _resized(setup, saved, totals.position)
   store.say(line)
   return restored
@@ -145,8 +146,8 @@ def init(setup: Setup) -> TrainState:
 
   It refuses workers that do not start with the same parameters.
   """
-  mapper, state = setup.plan.mapper, setup.initial()
-  if setup.plan.config.check_replicas_every:
+  mapper, state = setup.mapper, setup.initial()
+  if setup.config.check_replicas_every:
     differs = mapper.map_workers(replicas.first_difference)
     leaf = int(arrays.local_values(differs(state.params))[0])
     refuse_unequal(leaf, [*by_name(state.params)], 0)
@@ -155,7 +156,7 @@ def init(setup: Setup) -> TrainState:
 
 def _resized(setup: Setup, saved: TrainState, step: int) -> TrainState:
   """Returns the new workers' state at a step, from the old workers' state."""
-  mapper, rule = setup.plan.mapper, setup.plan.config.checkpoint.resize
+  mapper, rule = setup.mapper, setup.config.checkpoint.resize
 
   def new(saved):
     fresh = mapper.stack(setup.init({}))

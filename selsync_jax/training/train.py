@@ -1,24 +1,23 @@
 """Trains a run, from config to summary."""
 
 from collections.abc import Callable
-import contextlib
 import pathlib
 from typing import Any
 
-import jax
 import numpy as np
 
 from selsync_jax.report import label_counts
-from selsync_jax.runs import checkpoints, records
+from selsync_jax.runs import records
 from selsync_jax.runs.ledger import Ledger, Totals
 from selsync_jax.runs.store import Store
 from selsync_jax.training import start, warnings
 from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import Problem
+from selsync_jax.training.profile import Profile
 from selsync_jax.training.programs import Programs
 from selsync_jax.training.settings import check, Config
-from selsync_jax.training.setup import choose_mapper, Setup
+from selsync_jax.training.setup import Setup
 from selsync_jax.training.warnings import OverflowWarning, SilenceWarning
 
 
@@ -58,16 +57,13 @@ def train_and_evaluate(
   """
   settings = check(config)
   if participants is None:
-    participants = Participants(choose_mapper(settings.config))
+    participants = Participants(settings.mapper)
   participants.check(settings)
   programs = None
   if participants.prepares:
     print('preparing, while the others train')
-    record = None if restart else checkpoints.peek_record(workdir)
     # The others send a checkpoint, so this program reads no other weights.
-    adapted = start.adapt(settings._replace(source=None), record)
-    programs = Programs(adapted, participants)
-    programs.warm_up()
+    programs = Programs(settings._replace(source=None), participants)
   store = Store(
     workdir,
     settings.config.to_dict(),
@@ -80,8 +76,8 @@ def train_and_evaluate(
     store.say('preparing data')
     programs = Programs(settings, participants)
   setup, step, evaluator = programs.setup, programs.step, programs.evaluator
-  problem, strategy, plan = setup.problem, setup.strategy, setup.plan
-  totals = start.totals(problem, plan, store.record)
+  problem, strategy, mapper = setup.problem, setup.strategy, setup.mapper
+  totals = start.totals(problem, mapper, store.record)
   participants.compare(setup)
   ledger = create_ledger(setup, totals)
   found = problem.fingerprint | ledger.files
@@ -91,8 +87,8 @@ def train_and_evaluate(
     summary = store.outcome(totals, problem.steps)
     if totals.position >= problem.steps:
       # A program without a summary needs the others to score.
-      own = np.array([summary is not None] * len(plan.mapper.local))
-      summary = summary if plan.mapper.gather(own).all() else None
+      own = np.array([summary is not None] * len(mapper.local))
+      summary = summary if mapper.gather(own).all() else None
     if summary:
       return summary
     describe_data(store, problem)
@@ -107,9 +103,9 @@ def train_and_evaluate(
     )
     with (
       Hooks(
-        store, problem, plan, ledger, evaluator, participants, watches
+        store, problem, setup.config, ledger, evaluator, participants, watches
       ) as run,
-      _Profile(workdir if profile and store.is_first else None) as trace,
+      Profile(workdir if profile and store.is_first else None) as trace,
     ):
       state = run.rehearse(state)
       for position, batch in enumerate(batches, first + 1):
@@ -124,8 +120,8 @@ def train_and_evaluate(
           run.save(state)
         run.stop(now)
         run.welcome(now, state)
-      scores = run.final_scores(setup.landed(state))
-    return store.finish(ledger.summary() | scores)
+      results = run.results(setup.landed(state))
+    return store.finish(results)
 
 
 def describe_data(store: Store, problem: Problem) -> None:
@@ -140,31 +136,3 @@ def describe_data(store: Store, problem: Problem) -> None:
     store.say('\n'.join(label_counts.lines(data.label_counts)))
   if store.record is None and problem.source:
     store.say(problem.given.line)
-
-
-class _Profile(contextlib.AbstractContextManager[Any]):
-  """A context that traces a few steps of a session into `WORKDIR/profile`.
-
-  TensorBoard's profile plugin, XProf and Perfetto read the trace.
-  """
-
-  SKIPPED, COUNT = 10, 5  # The steps before the trace, and in it.
-
-  def __init__(self, workdir: pathlib.Path | None):
-    self._workdir = workdir  # `None` traces nothing.
-    self._steps = 0
-
-  def __exit__(self, *exc: Any) -> None:
-    if self._workdir and 0 < self._steps - self.SKIPPED <= self.COUNT:
-      jax.profiler.stop_trace()
-
-  def step(self, number: int) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context to enter around every step."""
-    if self._workdir is None:
-      return contextlib.nullcontext()
-    if self._steps == self.SKIPPED:
-      jax.profiler.start_trace(self._workdir / 'profile')
-    if self._steps == self.SKIPPED + self.COUNT:
-      jax.profiler.stop_trace()
-    self._steps += 1
-    return jax.profiler.StepTraceAnnotation('train', step_num=number)

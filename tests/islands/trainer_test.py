@@ -20,7 +20,7 @@ from selsync_jax.islands.resuming import Takers
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints, records, weights
 from selsync_jax.runs.checkpoints import Choice
-from selsync_jax.training.programs import Programs
+from selsync_jax.training.setup import Setup
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs, perceptron, short_runs
 
@@ -279,7 +279,7 @@ def test_what_does_not_fit_is_refused_before_it_prepares(
   islands = IslandParticipants(mapper, Rounds(tmp_path))
   monkeypatch.setattr(type(mapper.peers), 'prepares', True)
   monkeypatch.setattr(backend, 'memory', lambda: 10.0)
-  monkeypatch.delattr(Programs, 'warm_up')
+  monkeypatch.delattr(Setup, 'initial')  # Preparing begins with it.
   config = short_runs.config(data_dir, workers=N, mapper='auto')
   with (
     perceptron.registered(),

@@ -66,7 +66,7 @@ def test_a_run_starts_with_the_loss_of_its_source(
   made = config(str(source / name), mapper, workers, fsdp, seed=5)
   setup = create_setup(check(made))
   state = start.init(setup)
-  evaluator = Evaluator(setup.problem, Participants(setup.plan.mapper))
+  evaluator = Evaluator(setup.problem, Participants(setup.mapper))
   scores = evaluator.scores(evaluator.consensus(state.shared), 'validation')
   ended = weights.read(source / 'run')
   loss = ended.scores['validation_loss']

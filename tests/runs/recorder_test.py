@@ -30,7 +30,7 @@ def untimed(row):
 def train(config, workdir):
   """The trainer's loop, written by hand; returns the summary."""
   setup = create_setup(check(config))
-  problem, mapper, shapes = setup.problem, setup.plan.mapper, setup.shapes
+  problem, mapper, shapes = setup.problem, setup.mapper, setup.shapes
   workers = range(mapper.workers)
   evaluator = Evaluator(problem, Participants(mapper))
   with ss.Recorder(
@@ -48,7 +48,7 @@ def train(config, workdir):
       state, metrics = step(state, batch)
       del metrics['unequal']
       recorder.step(metrics | {'lr': np.full(len(workers), problem.rates[i])})
-      if (i + 1) % setup.plan.evaluate_every == 0 or i + 1 == problem.steps:
+      if (i + 1) % setup.problem.evaluate_every == 0 or i + 1 == problem.steps:
         mean = evaluator.consensus(state.shared)
         recorder.evaluate(scores, evaluator, mean, 'validation')
     return recorder.finish(scores(evaluator, mean, 'test'))

@@ -39,10 +39,10 @@ def run(workdir, data_dir, method='selsync', restart=False, **fields):
 def first_steps(setup, steps):
   """The rows of the first steps of a run, with nothing on disk."""
   taken = []
-  gather = setup.plan.mapper.gather
+  gather = setup.mapper.gather
   fetcher = Fetcher(setup.ledger(Totals()), gather, 1, [taken.append])
   state, take_step = start.init(setup), setup.train_step()
-  workers = range(setup.plan.workers)
+  workers = range(setup.mapper.workers)
   for batch in setup.problem.data.batches(workers, 0, steps):
     state, metrics = take_step(state, batch)
     fetcher.add(metrics)

@@ -49,7 +49,7 @@ def test_recomputed_statistics_do_not_depend_on_the_workers_statistics(
 
   def scores(run, tree):
     averages = run.strategy.averages_model_state
-    evaluator = Evaluator(run.problem, Participants(run.plan.mapper), averages)
+    evaluator = Evaluator(run.problem, Participants(run.mapper), averages)
     return evaluator.scores(evaluator.consensus(tree), 'validation')
 
   one, two = scores(run, shared), scores(run, other)
@@ -77,6 +77,6 @@ def test_frozen_parameters_are_neither_sent_nor_rounded(experiment):
   sent = setup.traffic.sync, plain.traffic.sync
   assert sent[1] - sent[0] == pytest.approx(ring * 4 * (8 + 64 * 8))
   shared = mappers.Vmap(3).stack(setup.init({}).scored)
-  evaluator = Evaluator(setup.problem, Participants(setup.plan.mapper))
+  evaluator = Evaluator(setup.problem, Participants(setup.mapper))
   mean = evaluator.consensus(shared)['params']['Dense_0']
   jax.tree.map(np.testing.assert_array_equal, mean, shared['params']['Dense_0'])

@@ -44,7 +44,7 @@ def steps(*flags, style):
   setup = create_setup(check(config(*flags, style=style)))
   state, step = start.init(setup), setup.train_step()
   synced, losses = [], []
-  for batch in setup.problem.data.batches(setup.plan.mapper.local, 0, 12):
+  for batch in setup.problem.data.batches(setup.mapper.local, 0, 12):
     state, metrics = step(state, batch)
     synced.append(bool(np.asarray(metrics['synced'])[0]))
     losses.append(np.asarray(metrics['loss']))

@@ -115,7 +115,7 @@ def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
     config.checkpoint.resize_batch = 'worker'
     whole = setup.create_setup(start.adapt(check(config), record))
     made = whole.problem
-    position = start.totals(made, whole.plan, record).position
+    position = start.totals(made, whole.mapper, record).position
     rate = float(made.learning_rate(position)) / made.peak_rate
     return made, rate, made.steps / made.steps_per_epoch
 
@@ -130,7 +130,7 @@ def test_a_schedule_in_steps_keeps_its_place_and_its_epochs(workers):
 
 def test_the_workers_of_a_resized_run_have_skipped_nothing():
   made = setup.create_setup(check(config(steps=8, workers=4)))
-  parts = made.problem, made.plan
+  parts = made.problem, made.mapper
   totals = {'steps': 4, 'skips': [3, 0]}
   record = {'workers': 2, 'epoch': 0.2, 'totals': totals}
   assert start.totals(*parts, record).skips == []

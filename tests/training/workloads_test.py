@@ -141,8 +141,8 @@ def test_a_smoke_run_learns_and_resumes(workload, tmp_path, data_dir):
 @pytest.mark.parametrize('variant', ['smoke', 'middle', 'by_source'])
 def test_a_small_language_model_has_a_learning_curve(variant):
   config = get_config('stdlib_gpt', f'selsync,{variant}')
-  plan = setup.create_setup(check(config)).plan
-  assert 5 <= config.steps / plan.evaluate_every <= 10
+  every = setup.create_setup(check(config)).problem.evaluate_every
+  assert 5 <= config.steps / every <= 10
 
 
 def test_an_image_that_vanishes_on_its_way_is_a_mistake_of_the_config(
