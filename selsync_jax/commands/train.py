@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 import contextlib
 import functools
-import json
 import math
 import os
 import pathlib
@@ -13,8 +12,8 @@ import sys
 from typing import Any, TYPE_CHECKING
 
 from selsync_jax.cluster import channel, signals
-from selsync_jax.commands import config_file, flags, silence_orbax
-from selsync_jax.config import ConfigError, flat
+from selsync_jax.commands import config_file, flags, outcome, silence_orbax
+from selsync_jax.config import ConfigError
 
 if TYPE_CHECKING:
   from selsync_jax.islands.participants import IslandParticipants
@@ -77,19 +76,6 @@ def _inode(folder: pathlib.Path) -> int | None:
     return folder.stat().st_ino
   except FileNotFoundError:
     return None
-
-
-def show(
-  summary: Mapping[str, Any], workdir: pathlib.Path, report: bool = True
-) -> None:
-  """Prints the summary of a run, and writes its page if `report` is set."""
-  from selsync_jax.report import facts
-
-  facts.show(summary)
-  if report:
-    from selsync_jax.report import run_page  # Imports matplotlib.
-
-    print(run_page.write([workdir], workdir))
 
 
 def train(
@@ -156,7 +142,7 @@ def train(
   from selsync_jax.training.train import train_and_evaluate
 
   workdir = pathlib.Path(workdir).expanduser()
-  show(train_and_evaluate(settings, workdir, restart=restart), workdir)
+  outcome.show(train_and_evaluate(settings, workdir, restart=restart), workdir)
   return history.read(workdir)
 
 
@@ -252,7 +238,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     is_first = processes.is_first()
   if is_first:
-    show(summary, options.workdir, options.report)
+    outcome.show(summary, options.workdir, options.report)
 
 
 def _start(
@@ -266,66 +252,37 @@ def _start(
   from selsync_jax.devices import backend
   from selsync_jax.runs import provenance
 
-  config = options.settings.config
-  fields = flat({'config': json.loads(config.to_json())})
-  agreed = provenance.versions() | fields
+  config, island = options.settings.config, options.island
+  agreed = provenance.versions() | options.settings.fields
   join = functools.partial(
     processes.join,
     *options.spec,
-    agreed=agreed | {'island': options.island},
+    agreed=agreed | {'island': island},
     timeout=options.cluster_timeout,
     token=options.cluster_token,
   )
-  if options.island and not options.spec.coordinator:
+  if island and not options.spec.coordinator:
     join = processes.Cluster  # Tasks of Slurm may be islands.
   cluster = backend.start(
     config.device,
     join,
-    workers=1 if options.island else config.workers,
+    workers=1 if island else config.workers,
     mapper=config.mapper,
     **config.mesh,
   )
   stack.enter_context(cluster)
-  return _join_islands(options, agreed, stack) if options.island else None
+  if not island:
+    return None
+  from selsync_jax.islands import entry  # Imports Arrow.
 
-
-def _join_islands(
-  options: argparse.Namespace,
-  agreed: dict[str, Any],
-  stack: contextlib.ExitStack,
-) -> 'IslandParticipants':
-  """Joins the other islands, and leaves them when the stack ends."""
-  from selsync_jax.devices.slices import Slices
-  from selsync_jax.islands import (
-    led,  # Imports Arrow.
-    rounds,
-  )
-  from selsync_jax.islands.invitation import Invitation
-  from selsync_jax.islands.mapper import IslandMapper
-  from selsync_jax.islands.participants import IslandParticipants
-
-  config = options.settings.config
-  alike = {
-    name: value
-    for name, value in agreed.items()
-    if not name.startswith(('config.mapper', 'config.mesh.'))
-  }
-  slot = None
-  if not options.restart:
-    slot = rounds.slot(options.workdir, options.island)
-  peers = led.join(
-    Invitation.parse(options.join),
-    options.island,
-    alike,
+  joined = entry.joined(
+    island,
+    options.join,
+    options.settings,
+    options.workdir,
+    agreed,
     options.cluster_timeout,
     options.island_port or 0,
-    welcomes=True,
-    slot=slot,
-    say=print,
+    options.restart,
   )
-  stack.enter_context(peers)
-  devices = Slices(1, **config.mesh)
-  return IslandParticipants(
-    IslandMapper(config.workers, peers, devices),
-    rounds.Rounds(options.workdir),
-  )
+  return stack.enter_context(joined)

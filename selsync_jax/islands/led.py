@@ -8,6 +8,7 @@ provide further routes to the first: see `relay`.
 """
 
 from collections.abc import Callable, Sequence
+import contextlib
 import functools
 import pickle
 import sys
@@ -24,7 +25,6 @@ from selsync_jax.islands import connection, joining
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.peers import Peers, View
 from selsync_jax.islands.protocol.member import Regrouped
-from selsync_jax.islands.relay import Relay
 
 _LONGEST = 64
 """The most bytes of an address."""
@@ -56,26 +56,26 @@ class Led(Peers):
     join: Callable[..., Peers],
   ):
     self._outer: Any = None  # Only in the first process.
-    self._relay: Relay | None = None  # In each other, if it can relay.
     self.agreement = _LedAgreement(self)
     self._led(lambda: _await(invitation, timeout))
-    try:
+    with contextlib.ExitStack() as stack:
+      own = ''
       if not processes.is_first():
-        self._relay = _relay(invitation, timeout, port)
-      own = self._relay.address if self._relay else ''
+        index = jax.process_index()
+        try:
+          relay = joining.relay(invitation, timeout, port and port + index)
+          stack.callback(relay.shutdown)
+          own = relay.address
+        except Exception as error:  # The others do not wait for this process.
+          line = f'process {index}: {error}; messages pass over others'
+          print(line, file=sys.stderr)
       each = processes.digests(own.encode().ljust(_LONGEST)).values()
       relays = [address for row in each if (address := row.decode().strip())]
       self._led(lambda: self._join(functools.partial(join, relays=relays)))
-    except BaseException:
-      self._stop_relay()
-      raise
+      self._relay = stack.pop_all()  # Empty in a process without a relay.
 
   def _join(self, join: Callable[[], Peers]) -> None:
     self._outer = join()
-
-  def _stop_relay(self) -> None:
-    if self._relay:
-      self._relay.shutdown()
 
   def channel(self, name: str) -> Peers | None:
     """Returns another channel, in the first process only."""
@@ -141,12 +141,12 @@ class Led(Peers):
   def close(self, finished: bool = True) -> None:
     """Leaves, when all islands have fetched this island's messages."""
     self.tell(lambda peers: peers.close(finished))
-    self._stop_relay()
+    self._relay.close()
 
   def fail(self, why: str = '') -> None:
     """Leaves at once; the others hear that this island has failed, and why."""
     self.tell(lambda peers: peers.fail(why))
-    self._stop_relay()
+    self._relay.close()
 
   def _led(self, do: Callable[[], Any]) -> Any:
     """Returns, or raises, in all processes the first one's outcome of `do`."""
@@ -209,14 +209,3 @@ def join(
 def _await(invitation: Invitation, timeout: float) -> None:
   """Waits until the coordinator serves."""
   connection.ask(invitation, 'status', timeout)
-
-
-def _relay(invitation: Invitation, timeout: float, port: int) -> Relay | None:
-  """Returns a relay, if this process reaches the coordinator, too."""
-  port = port and port + jax.process_index()
-  try:
-    return joining.relay(invitation, timeout, port)
-  except Exception as error:  # The others do not wait for this process alone.
-    where = f'process {jax.process_index()}'
-    print(f'{where}: {error}; messages pass over others', file=sys.stderr)
-    return None
