@@ -173,7 +173,7 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
       f'synchronization to the next, but the run has only {problem.steps} steps'
     )
   setup = Setup(problem, strategy, mapper or settings.mapper, config)
-  _check_pace(config, setup)
+  _check_pace(setup)
   _check_statistics(setup)
   with config_errors('sync'):
     for budget in strategy.trigger.traits.budgets:
@@ -192,13 +192,13 @@ def _check_statistics(setup: Setup) -> None:
     )
 
 
-def _check_pace(config: ml_collections.ConfigDict, setup: Setup) -> None:
+def _check_pace(setup: Setup) -> None:
   """Raises `ConfigError` if workers cannot keep their own pace."""
-  if config.pace != 'free':
+  if setup.config.pace != 'free':
     return
   strategy, why = setup.strategy, ''
   shapes = setup.problem.shapes['params']
-  if strategy.trigger.sends(shapes, config.workers):
+  if strategy.trigger.sends(shapes, setup.mapper.workers):
     why = f'trigger {strategy.trigger} votes'
   elif strategy.reducer.traits.reduces:
     why = f'reducer {strategy.reducer} changes gradients'
