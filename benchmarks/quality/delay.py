@@ -207,9 +207,8 @@ def draw(found: dict[Case, Outcome], folder: pathlib.Path) -> None:
     for index, (recipe, curve) in enumerate(points.items())
   ]
   x = figure.Axis((0, max(case.delay for case in found)), 'delay (steps)')
-  y = figure.spanning([mark.y for mark in marks])
   title = 'validation loss above that without a delay (%)'
-  panel = figure.Panel(title, x, y, marks, 280)
+  panel = figure.Panel(title, x, figure.Axis(), marks, 280)
   image_files.write([figure.Plot('delays', title, '', [panel])], folder)
 
 

@@ -202,7 +202,7 @@ def draw(found: Mapping[str, Outcome], folder: pathlib.Path) -> None:
     }
     entries += [entry._replace(label=name, runs=runs)] * bool(runs)
   plot = pareto_plot.plot(entries, 'loss')
-  named = plot._replace(name=f'evidence-{folder.name}')
+  named = dataclasses.replace(plot, name=f'evidence-{folder.name}')
   image_files.write([named], folder.parent)
 
 

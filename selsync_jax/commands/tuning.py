@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from selsync_jax.commands import pool
 from selsync_jax.commands.pool import Processes
-from selsync_jax.config import ConfigError, RunError
+from selsync_jax.config import ConfigError, flat, RunError
 from selsync_jax.report import facts
 from selsync_jax.runs import files, fingerprint, history, workdir
 from selsync_jax.runs.history import Trial
@@ -170,7 +170,7 @@ class _Tuning(NamedTuple):
     ]
     tried = [each for each in results if not math.isnan(each.point.score)]
     subtitle = (
-      f'{facts.setting(best.run.config.to_dict())}; {curves.network}; '
+      f'{facts.setting(flat(best.run.config.to_dict()))}; {curves.network}; '
       f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed, the best '
       f'{options.finalists} of each with others; mean ± sample standard '
       f'deviation over {options.seeds} that chose nothing'

@@ -68,7 +68,7 @@ def plot(events: Sequence[Event]) -> figure.Plot:
   ]
   short = [n if len(n) <= SHOWN else f'…{n[1 - SHOWN :]}' for n in names]
   x = figure.Axis((0, times[-1] or 1), unit, ticks=6)
-  y = figure.Axis((len(names) - 0.5, -0.5), names=short)
+  y = figure.Axis(names=short)
   totals = functools.reduce(journal.Totals.after, events, journal.Totals())
   mean, caption = totals.participation(end), ''
   if mean is not None:
@@ -78,7 +78,7 @@ def plot(events: Sequence[Event]) -> figure.Plot:
     'Islands',
     f'{caption}The last event is the end of the figure.',
     [
-      figure.Panel('participation', x, figure.Axis((-0.02, 1.02)), [share], 90),
+      figure.Panel('participation', x, figure.SHARE, [share], 90),
       figure.Panel('island', x, y, marks, 14 + 24 * len(names)),
     ],
     columns=0,

@@ -1,5 +1,7 @@
 """The relative gradient changes of every worker, and its votes."""
 
+from collections.abc import Sequence
+
 from jaxtyping import Float, Int
 import numpy as np
 
@@ -12,26 +14,31 @@ _BUCKETS = 480  # The largest number of points of a band; bars: twice as many.
 _CHANGE = figure.Look('blue', width=1)
 _DELTA = figure.Look('ink', width=1, dash=(4, 2))
 _VOTE = figure.Look('vermillion', width=0, marker='^', size=5)
-_NAME = 'relative change'
 _VOTES = 'votes to synchronize'
 
 
-def plot(run: Run) -> figure.Plot:
+def plot(runs: Sequence[Run]) -> figure.Plot | None:
   """Plots Δ(g) of each worker, delta, and synchronized steps (figure 5)."""
-  step, workers = run.column('step'), run.changes.shape[1]
+  (run,) = runs
+  if 'relative_changes_quantiles' not in run.rows[-1]:
+    return None
+  step, changes = run.columns['step'], run.changes
   x = figure.Axis((step[0] - 0.5, step[-1] + 0.5), 'steps', ticks=8, whole=True)
-  y = _axis(run.changes, run.threshold)
-  ends = figure.Axis((0, 1), ticks=0)
+  y = figure.Axis(_limits(changes, run.threshold), log=True)
+  ends, workers = figure.Axis((0, 1), ticks=0), changes.shape[1]
   panels = [figure.Panel('synchronized', x, ends, [_synced(run)], 16)]
   if workers > STRIPS:
     bands = {'all workers': 'sky', 'half of the workers': 'blue'}
-    marks = _bands(run, run.changes, bands, 'median worker', y)
+    marks = _marks(run, changes, bands, 'median worker', y)
     panels.append(figure.Panel(f'Δ(g) of {workers} workers', x, y, marks, 240))
   else:
-    height = figure.strip_height(workers)
+    bands, height = {}, figure.strip_height(workers)
+    if len(step) > 2 * _BUCKETS:  # Several steps share a pixel.
+      bands = {'smallest to largest': 'blue'}
     for i in range(workers):
-      marks = _strip(run, i, y)
-      panels.append(figure.Panel(f'worker {i}: Δ(g)', x, y, marks, height))
+      name, own = f'worker {i}: ', changes[:, [i]]
+      marks = _marks(run, own, bands, 'relative change', y, name)
+      panels.append(figure.Panel(f'{name}Δ(g)', x, y, marks, height))
   title = 'When workers synchronize'
   if run.threshold is None:
     title = 'Gradient changes'
@@ -86,15 +93,7 @@ def _delta(threshold):
   return 'delta (dashed), which the budget moves,'
 
 
-def _strip(run: Run, worker: int, y: figure.Axis) -> list[figure.Mark]:
-  """Returns the changes of one worker; a band if steps share pixels."""
-  shares_pixels = len(run.rows) > 2 * _BUCKETS
-  bands = {'smallest to largest': 'blue'} if shares_pixels else {}
-  label = f'worker {worker}: '
-  return _bands(run, run.changes[:, [worker]], bands, _NAME, y, label)
-
-
-def _bands(
+def _marks(
   run: Run,
   changes: Float[np.ndarray, 'rows lines'],
   bands: dict[str, str],
@@ -111,7 +110,7 @@ def _bands(
   shares = [*cuts, 0.5, *(1 - cut for cut in reversed(cuts))]
   buckets = _BUCKETS if bands else len(run.rows)
   at, peak, values = figure.quantiles(changes, buckets, shares)
-  step = run.column('step')[at]
+  step = run.columns['step'][at]
   if bands:
     values = np.clip(values, *y.limits)
   else:
@@ -136,7 +135,7 @@ def _votes(
   """Returns the threshold, and a triangle wherever it is reached."""
   if run.threshold is None:
     return []
-  step, threshold = run.column('step'), run.threshold
+  step, threshold = run.columns['step'], run.threshold
   marks: list[figure.Mark] = []
   if not np.isinf(threshold).all():
     x, delta = step[shown], threshold[shown]
@@ -152,18 +151,18 @@ def _votes(
   return marks
 
 
-def _axis(changes, threshold):
-  """Returns a logarithmic axis with 0.1, delta, and nearly all changes."""
+def _limits(changes, threshold):
+  """Returns limits around 0.1, delta, and nearly all changes."""
   known = changes[np.isfinite(changes) & (changes > 0)]
   delta = 0 if threshold is None else np.median(threshold)
   known = np.append(known, [0.1, delta if 0 < delta < np.inf else 0.1])
-  limits = min(np.percentile(known, 2), 0.1) / 2, known.max() * 2
-  return figure.Axis(limits, log=True, ticks=4)
+  return min(np.percentile(known, 2), 0.1) / 2, known.max() * 2
 
 
 def _synced(run: Run) -> figure.Bars:
   """Returns bars whose height is the share of steps that synchronized."""
-  step = np.concatenate([[run.column('step')[0] - 1], run.column('step')])
+  step = run.columns['step']
+  step = np.concatenate([[step[0] - 1], step])
   syncs = np.concatenate([[0], run.sync_steps])
   if run.rows[0]['step'] > 1:  # Earlier steps are unknown.
     syncs[0] = syncs[1]

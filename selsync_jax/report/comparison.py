@@ -108,8 +108,7 @@ def _sections(
   metrics = dict.fromkeys([results.metric, 'loss'])
   fronts = [pareto_plot.plot(results.chosen, metric) for metric in metrics]
   figures = fronts + plots.shared_plots(groups)
-  image_files.write(figures, out, ('png', 'svg', 'pdf'))
-  image_files.write_columns(figures, out)
+  image_files.write(figures, out, ('png', 'svg', 'pdf'), columns=True)
   yield page.table('summary', 'Comparison', found.rows, 'method')
   # With fewer seeds the headline says that they tell nothing apart.
   if max(len(each.runs) for each in results.chosen) >= facts.FEWEST:

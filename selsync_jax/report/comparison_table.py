@@ -15,7 +15,7 @@ import statistics
 from typing import Any, NamedTuple
 
 from selsync_jax.config import RunError
-from selsync_jax.report import facts
+from selsync_jax.report import facts, metric_plot
 from selsync_jax.report.facts import Difference, spread
 from selsync_jax.report.tables import Cell, NONE, Table
 from selsync_jax.runs import files, history
@@ -37,13 +37,12 @@ class Entry(NamedTuple):
     """
     if field == 'learning_rate':
       return dict.fromkeys(self.runs, self.learning_rate)
-    outcomes = {seed: run.outcome for seed, run in self.runs.items()}
     if field == 'of_bsp':
-      return {seed: history.share_of_bsp(o) for seed, o in outcomes.items()}
+      return {seed: run.share_of_bsp for seed, run in self.runs.items()}
     return {
-      seed: math.nan if outcome[field] is None else outcome[field]
-      for seed, outcome in outcomes.items()
-      if field in outcome
+      seed: math.nan if run.outcome[field] is None else run.outcome[field]
+      for seed, run in self.runs.items()
+      if field in run.outcome
     }
 
   def mean(self, field: str) -> float:
@@ -196,7 +195,7 @@ class Results:
   def columns(self) -> list[str]:
     """The names of the columns that a table has by default."""
     times = ['virtual_seconds', 'waited', 'staleness']
-    if history.time_field(self.runs) == 'seconds':
+    if metric_plot.time_field(self.runs) == 'seconds':
       times = ['seconds']
     return [
       *(self.score, 'difference', 'of_bsp', 'bytes_per_worker', 'lssr'),

@@ -1,5 +1,6 @@
 """LSSR as a function of delta, counted on the changes that a run recorded."""
 
+from collections.abc import Sequence
 import math
 
 from jaxtyping import Float
@@ -12,8 +13,11 @@ _POINTS = 240  # The largest number of points of the curve.
 _WANTED = (0.5, 0.8, 0.9, 0.95)  # LSSRs whose delta the caption names.
 
 
-def plot(run: Run) -> figure.Plot | None:
+def plot(runs: Sequence[Run]) -> figure.Plot | None:
   """Plots the LSSR of each delta; `None` if no change is above 0 and finite."""
+  (run,) = runs
+  if 'relative_changes_quantiles' not in run.rows[-1] or not run.is_lockstep:
+    return None
   sync = run.config['sync']
   sync = {**sync, **sync.get('trigger', {})}
   vote_every, max_period = sync.get('vote_every') or 1, sync.get('max_period')
@@ -24,12 +28,11 @@ def plot(run: Run) -> figure.Plot | None:
   shares = np.linspace(0, 1, _POINTS)
   deltas = np.unique(np.quantile(positive, shares, method='nearest'))
   curve = np.array([lssr(decide, x, vote_every, max_period) for x in deltas])
-  x = figure.logarithmic([deltas], 'delta (no unit)')
   look = figure.series(0)._replace(marker='')
-  own = [run.outcome['lssr']] * 2
+  ends, own = (-math.inf, math.inf), [run.outcome['lssr']] * 2
   marks = [
     figure.Line('LSSR', deltas, curve, look, 'pre', '{y} with delta {x}'),
-    figure.Line("this run's LSSR", x.limits, own, figure.DOTTED, hover=''),
+    figure.Line("this run's LSSR", ends, own, figure.DOTTED, hover=''),
   ]
   caption = (
     'The share of steps that stay local with each fixed delta, counted on the '
@@ -49,8 +52,11 @@ def plot(run: Run) -> figure.Plot | None:
     ' Workers that synchronize less often see other gradients, so the page of '
     'a run with the new delta says more.'
   )
-  title, y = 'LSSR (local steps / steps)', figure.Axis((-0.02, 1.02))
-  panels = [figure.Panel(title, x, y, marks, 240)]
+  x, title = (
+    figure.Axis(label='delta (no unit)', log=True),
+    'LSSR (local steps / steps)',
+  )
+  panels = [figure.Panel(title, x, figure.SHARE, marks, 240)]
   return figure.Plot('delta', 'LSSR for each delta', caption, panels)
 
 

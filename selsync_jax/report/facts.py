@@ -1,6 +1,6 @@
 """A run in words and numbers: its score, costs, settings and provenance."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import datetime
 import math
 import statistics
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from selsync_jax.config import flat
+from selsync_jax.fields import FIELDS as DECLARED
 from selsync_jax.report import tables
-from selsync_jax.report.tables import Cell, NONE
+from selsync_jax.report.tables import Cell, NONE, Table
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run
 
@@ -265,22 +265,89 @@ def show(outcome: Mapping[str, Any]) -> None:
   tables.show(rows, title, corner=None)
 
 
+def summary(runs: Sequence[Run]) -> Table:
+  """Returns the scores and costs of runs that say enough to be shown."""
+  shown = {}
+  for run in runs:
+    outcome = {
+      field: value
+      for field, value in run.outcome.items()
+      if not history.is_score(field) or run.shows(field.partition('_')[2])
+    }
+    shown[run.name] = facts(outcome)
+  return _beside(shown)
+
+
+def key_figures(run: Run) -> Iterator[tuple[str, Cell, Sequence[Cell | str]]]:
+  """Yields name, number and remark of the most important numbers of a run."""
+  outcome, cell = run.outcome, facts(run.outcome)
+  if metric := run.metric:
+    value = outcome[f'validation_{metric}']
+    loss = cell.get('validation loss', 'not finite')
+    yield f'validation {metric}', Cell(value, f'{value:.4f}'), ['loss ', loss]
+  if 'lssr' in outcome:
+    of = cell['synchronizations'], ' of ', cell['steps'], ' steps synchronized'
+    yield 'LSSR', cell['LSSR (local steps / steps)'], of
+  remark = ['BSP: known when the run is finished']
+  if bsp := cell.get('the same run under BSP'):
+    remark = [bsp, ' under BSP']
+  yield 'sent per worker', cell['bytes sent per worker'], remark
+  if 'virtual seconds' in cell:
+    waited = cell.get('of these, waiting for other workers', '–')
+    remark = [waited, ' waiting for other workers']
+    yield 'virtual seconds', cell['virtual seconds'], remark
+  else:
+    remark = [cell.get('samples/s', '–'), ' samples/s']
+    yield 'seconds of training', cell['seconds'], remark
+
+
+def settings(runs: Sequence[Run]) -> tuple[Table, Table]:
+  """Returns the fields of the configs, and the fields with their defaults.
+
+  Fields in which the runs differ come first.
+  """
+  rows = _beside(
+    {
+      run.name: {k: Cell(None, _shown(v)) for k, v in run.fields.items()}
+      for run in runs
+    }
+  )
+  texts = {k: {cell.text for cell in row.values()} for k, row in rows.items()}
+  default = {name: _shown(field.default) for name, field in DECLARED.items()}
+  shown, folded = {}, {}
+  for name in sorted(rows, key=lambda name: len(texts[name]) == 1):
+    has_default = texts[name] <= {default.get(name), NONE.text}
+    (folded if has_default else shown)[name] = rows[name]
+  return shown, folded
+
+
+def _beside(columns: Mapping[str, Mapping[str, Cell]]) -> Table:
+  """Returns the table with these columns; some may lack a row."""
+  names = dict.fromkeys(name for column in columns.values() for name in column)
+  return {
+    name: {title: column.get(name, NONE) for title, column in columns.items()}
+    for name in names
+  }
+
+
+def _shown(value: Any) -> str:
+  """Returns a field as the table shows it; a tuple is a list in JSON."""
+  if value is None:
+    return NONE.text
+  return str(list(value) if isinstance(value, tuple) else value)
+
+
 def headline(runs: Sequence[Run]) -> str:
   """Describes the result of a run, or of the best of several."""
   if len(runs) == 1:
     text = _result(runs[0])
   else:
     best = max(runs, key=lambda run: run.rank())
-    if len({run.goal.main for run in runs}) > 1 or len(_datasets(runs)) > 1:
+    datasets = {run.fields.get('data.name') for run in runs} - {None, ''}
+    if len({run.goal.main for run in runs}) > 1 or len(datasets) > 1:
       return f'{len(runs)} runs of different tasks'
     text = f'Best of {len(runs)} runs: {best.name}, {_result(best)}'
   return text[0].upper() + text[1:]
-
-
-def _datasets(runs: Sequence[Run]) -> set[str]:
-  """Returns the names of the data sets of runs, as far as they are known."""
-  names = (run.config.get('data', {}).get('name') for run in runs)
-  return {name for name in names if name}
 
 
 def _result(run):
@@ -292,20 +359,18 @@ def _result(run):
     return f'not finished: {outcome["steps"]:,} steps, {score} so far'
   if outcome['workers'] == 1:
     return f'{score} with one worker'
-  return f'{score} {price(history.share_of_bsp(outcome))}'
+  return f'{score} {price(run.share_of_bsp)}'
 
 
 def description(run: Run) -> str:
   """Describes the most important settings of a run."""
-  config = run.config
-  seed = f', seed {config["seed"]}' if 'seed' in config else ''
-  method = history.composition(config['sync'])
-  return f'{run.name}: {method} on {setting(config)}{seed}'
+  seed = f', seed {run.config["seed"]}' if 'seed' in run.config else ''
+  return f'{run.name}: {run.method} on {setting(run.fields)}{seed}'
 
 
 def shared_setting(runs: Sequence[Run]) -> str:
   """Describes the part of a `setting` that all runs share."""
-  first, *others = (flat(run.config) for run in runs)
+  first, *others = (run.fields for run in runs)
   same = {
     name: value
     for name, value in first.items()
@@ -314,9 +379,8 @@ def shared_setting(runs: Sequence[Run]) -> str:
   return setting(same)
 
 
-def setting(config: Mapping[str, Any]) -> str:
-  """Describes the data, workers, partition and model that a config names."""
-  fields = flat(config)
+def setting(fields: Mapping[str, Any]) -> str:
+  """Describes data, workers, partition and model by a config's dotted names."""
   known = (
     form.format(fields[k]) for k, form in _SETTING.items() if k in fields
   )
@@ -333,9 +397,18 @@ def quality(
 
   All scores in `column` have the same number of decimals.
   """
-  form = '.1%' if run.is_share(metric, scores) else '.4g'
+  form = '.1%' if is_share(run, metric, scores) else '.4g'
   form = column_form([scores, *column], form)
   return f'validation {metric} {spread(scores, form).text}'
+
+
+def is_share(run: Run, metric: str, values: Iterable[float]) -> bool:
+  """Returns whether a metric looks like a share of correct answers.
+
+  Higher is better for it, and its values are in [0, 1]. BLEU and R squared may
+  be outside.
+  """
+  return metric in run.goal.higher and all(0 <= v <= 1 for v in values)
 
 
 def price(share: float) -> str:

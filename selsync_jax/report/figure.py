@@ -1,12 +1,15 @@
 """The content of a figure, independent of the library that draws it.
 
-A figure is panels of marks. `image_files` draws it into files, and
-`interactive` describes it to the page's script. All sizes are CSS pixels.
+A figure is panels of marks, and derives the ranges of their axes from the
+marks. `image_files` draws it into files, and `interactive` describes it to the
+page's script. All sizes are CSS pixels.
 """
 
-from collections.abc import Sequence
+import collections
+from collections.abc import Iterable, Sequence
+import dataclasses
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from jaxtyping import Float, Int
 import numpy as np
@@ -65,7 +68,7 @@ class Line(NamedTuple):
   """Points joined by a line; NaN in `y` leaves a gap."""
 
   name: str
-  x: Values
+  x: Values  # Infinite values are drawn at the ends of the axis.
   y: Values
   look: Look
   steps: str = ''  # matplotlib's 'mid' or 'pre'; '' for a straight line.
@@ -110,16 +113,53 @@ Mark: TypeAlias = Line | Band | Bars | Spans
 OPACITY = 0.25  # The opacity of a band.
 
 
-class Axis(NamedTuple):
-  """One axis of a panel."""
+def finite(values: Iterable[Values]) -> Float[np.ndarray, 'values']:
+  """Returns all finite values of several arrays."""
+  joined = np.concatenate([[], *(np.asarray(each, float) for each in values)])
+  return joined[np.isfinite(joined)]
 
-  limits: tuple[float, float]  # The first may be the larger one.
+
+_WIDE = 10.0  # The least ratio of the ends of a wide range.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Axis:
+  """One axis of a panel; panels that hold the same axis share its range.
+
+  Without limits, an axis shows all lines and bars of its panels. Its `kind`
+  says how: `around` them, or from `zero`. A `cost` is shown from zero too. For
+  a wide range of positive values, `around` and `cost` are logarithmic.
+  """
+
+  limits: tuple[float, float] = (math.nan, math.nan)  # May descend.
   label: str = ''  # Empty for a y axis, which has the panel's title.
   unit: str = ''  # The unit of the ticks, after an SI prefix.
+  kind: Literal['around', 'zero', 'cost'] = 'around'
   log: bool = False  # Whether the axis is logarithmic.
   ticks: int = 4  # The approximate number of ticks; 0 for none.
-  names: Sequence[str] = ()  # Labels of ticks at 0, 1, ..., instead of numbers.
+  names: Sequence[str] = ()  # Labels of rows 0, 1, ... from the top.
   whole: bool = False  # Whether only whole numbers have ticks.
+  covers: Sequence[Values] = ()  # More values that the axis shows.
+
+  def around(self, values: Sequence[Values]) -> 'Axis':
+    """Returns the axis with limits that show these values."""
+    if not math.isnan(self.limits[0]):
+      return self
+    if self.names:
+      limits = len(self.names) - 0.5, -0.5
+      return dataclasses.replace(self, limits=limits)
+    shown = finite(values)
+    low, high = (shown.min(), shown.max()) if len(shown) else (0, 1)
+    is_wide = low > 0 and high > max(1, _WIDE * low)
+    if self.log or (is_wide and self.kind != 'zero'):
+      margin = 1.05 * (high / low) ** 0.02
+      limits = low / margin, high * margin
+      return dataclasses.replace(self, limits=limits, log=True, ticks=6)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
+    limits = low - margin, high + margin
+    if self.kind != 'around':
+      limits = 0, 1.04 * high or 1
+    return dataclasses.replace(self, limits=limits)
 
   @property
   def has_prefixes(self) -> bool:
@@ -140,6 +180,10 @@ class Axis(NamedTuple):
     return (value - low) / (high - low)
 
 
+SHARE = Axis((-0.02, 1.02))
+"""The axis of a share."""
+
+
 class Name(NamedTuple):
   """A text beside a point."""
 
@@ -155,7 +199,7 @@ class Panel(NamedTuple):
   title: str
   x: Axis
   y: Axis
-  marks: Sequence[Mark]
+  marks: Sequence[Mark] = ()
   height: int = 190  # The height of the area between the axes.
   names: Sequence[Name] = ()  # The most important one first.
 
@@ -190,8 +234,9 @@ class Box(NamedTuple):
   height: int
 
 
-class Plot(NamedTuple):
-  """A figure."""
+@dataclasses.dataclass
+class Plot:
+  """A figure, which gives its panels the limits of their axes."""
 
   name: str  # The stem of its file's name, and its id in the page.
   title: str  # The heading, which screen readers read too.
@@ -202,6 +247,25 @@ class Plot(NamedTuple):
   columns: int = 1
   # Whether the pointer shows all marks at its x, or only the nearest mark.
   compares_x: bool = True
+
+  def __post_init__(self):
+    values: dict[Axis, list[Values]] = collections.defaultdict(list)
+    for panel in self.panels:
+      for axis in (panel.x, panel.y):
+        values[axis] += axis.covers
+      for mark in panel.marks:
+        if isinstance(mark, Line | Bars):
+          values[panel.x].append(mark.x)
+          values[panel.y].append(mark.y)
+    ends = {axis: axis.around(shown) for axis, shown in values.items()}
+    self.panels = [
+      panel._replace(
+        x=ends[panel.x],
+        y=ends[panel.y],
+        marks=[_inside(mark, ends[panel.x]) for mark in panel.marks],
+      )
+      for panel in self.panels
+    ]
 
   @property
   def legend(self) -> dict[str, Mark]:
@@ -229,6 +293,13 @@ class Plot(NamedTuple):
       ]
       top += TOP + height + below
     return top + BOTTOM - below, places
+
+
+def _inside(mark: Mark, axis: Axis) -> Mark:
+  """Returns the mark with infinite x at the ends of the axis."""
+  if not (isinstance(mark, Line) and np.isinf(mark.x).any()):
+    return mark
+  return mark._replace(x=np.clip(mark.x, *axis.limits))
 
 
 # Where a name may stand, in order of preference: to the right of its point (1)
@@ -270,45 +341,6 @@ def place(
 def _overlap(one, other):
   left, right, bottom, top = other
   return one[0] < right and left < one[1] and one[2] < top and bottom < one[3]
-
-
-def known(values: Sequence[Values]) -> Values:
-  """Returns all finite values of several arrays."""
-  joined = np.concatenate([[], *(np.asarray(each, float) for each in values)])
-  return joined[np.isfinite(joined)]
-
-
-def from_zero(
-  values: Sequence[Values], label: str = '', unit: str = '', ticks: int = 4
-) -> Axis:
-  """Returns an axis from 0 to slightly above the data."""
-  top = 1.04 * max(known(values), default=0)
-  return Axis((0, top or 1), label, unit, ticks=ticks)
-
-
-def spanning(values: Sequence[Values]) -> Axis:
-  """Returns an axis around the data, logarithmic for a wide range above 0."""
-  data = known(values)
-  low, high = (data.min(), data.max()) if len(data) else (0, 1)
-  if low > 0 and high > max(1, 10 * low):
-    return logarithmic([data])
-  margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
-  return Axis((low - margin, high + margin))
-
-
-def logarithmic(
-  values: Sequence[Values], label: str = '', unit: str = ''
-) -> Axis:
-  """Returns a logarithmic axis around data that is positive."""
-  data = known(values)
-  margin = 1.05 * (data.max() / data.min()) ** 0.02
-  limits = data.min() / margin, data.max() * margin
-  return Axis(limits, label, unit, log=True, ticks=6)
-
-
-def columns(marks: Sequence[Mark]) -> list[Values]:
-  """Returns the y values of all lines."""
-  return [mark.y for mark in marks if isinstance(mark, Line)]
 
 
 def strip_height(count: int) -> int:

@@ -1,6 +1,7 @@
 """Files of figures, which matplotlib draws in the colors of light mode."""
 
 from collections.abc import Iterable, Sequence
+import dataclasses
 import pathlib
 import textwrap
 from typing import Any
@@ -57,13 +58,18 @@ def write(
   plots: Iterable[figure.Plot],
   out: pathlib.Path,
   formats: Sequence[str] = ('png',),
+  columns: bool = False,
 ) -> None:
   """Writes the figures as `out/plots/*`, PNG with two dots per pixel.
 
-  `formats` may also have `svg` and `pdf`.
+  `formats` may also have `svg` and `pdf`. With `columns`, it also writes
+  `out/plots/column/*.pdf` for a paper's column, where panels that stand side by
+  side on a wide screen have a page each.
   """
   folder = out / FOLDER
   folder.mkdir(parents=True, exist_ok=True)
+  if columns:
+    (folder / COLUMN).mkdir(exist_ok=True)
   for plot in plots:
     drawn = draw(plot)
     backend_agg.FigureCanvasAgg(drawn)
@@ -71,23 +77,13 @@ def write(
       about = {'format': kind, 'metadata': _UNDATED[kind]}
       with files.replaced(folder / f'{plot.name}.{kind}') as temporary:
         drawn.savefig(temporary, dpi=2 * 72 / POINTS, **about)
-
-
-@matplotlib.rc_context(_SETTINGS)
-def write_columns(plots: Iterable[figure.Plot], out: pathlib.Path) -> None:
-  """Writes the figures as `out/plots/column/*.pdf`, for a paper's column.
-
-  Panels that stand side by side on a wide screen have a page each.
-  """
-  folder = out / FOLDER / COLUMN
-  folder.mkdir(parents=True, exist_ok=True)
-  for plot in plots:
-    with (
-      files.replaced(folder / f'{plot.name}.pdf') as temporary,
-      backend_pdf.PdfPages(temporary, metadata=_UNDATED['pdf']) as pages,
-    ):
-      for part in _parts(plot):
-        pages.savefig(draw(part, figure.NARROW))
+    if columns:
+      with (
+        files.replaced(folder / COLUMN / f'{plot.name}.pdf') as temporary,
+        backend_pdf.PdfPages(temporary, metadata=_UNDATED['pdf']) as pages,
+      ):
+        for part in _parts(plot):
+          pages.savefig(draw(part, figure.NARROW))
 
 
 def _parts(plot: figure.Plot) -> list[figure.Plot]:
@@ -96,7 +92,9 @@ def _parts(plot: figure.Plot) -> list[figure.Plot]:
     return [plot]
   title = plot.panels[0].title  # The others may lack theirs.
   return [
-    plot._replace(panels=[panel._replace(title=panel.title or title)])
+    dataclasses.replace(
+      plot, panels=[panel._replace(title=panel.title or title)]
+    )
     for panel in plot.panels
   ]
 

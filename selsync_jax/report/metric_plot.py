@@ -1,13 +1,12 @@
 """A metric over its costs: steps, samples, bytes, seconds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import functools
 from typing import TypeAlias
 
 import numpy as np
 
-from selsync_jax.report import figure
-from selsync_jax.runs import history
+from selsync_jax.report import facts, figure
 from selsync_jax.runs.history import Run
 
 # The label of the axis and the unit of its ticks, by field of a row.
@@ -19,6 +18,7 @@ COSTS = {
   'virtual_seconds': ('virtual time (seconds)', ''),
 }
 _BUCKETS = 120
+_TRAINED = 'training batches'
 _LONG = 60  # From this number of steps on, batches are drawn as a band.
 _COVERED = (0.1, 0.5, 0.9)  # Quantiles of a bucket: a band, and its middle.
 _SETTLED = 0.2
@@ -28,33 +28,46 @@ Groups: TypeAlias = Mapping[str, Sequence[Run]]
 """The runs, one for each seed, by entry of the legend."""
 
 
-def of_run(run: Run, metric: str, bsp: Run | None = None) -> figure.Plot:
+def of_run(run: Run) -> Iterator[figure.Plot]:
   """Plots one run, its training batches, and the same run under BSP."""
-  field, extra = f'validation_{metric}', ''
-  groups = {'validation, consensus': [run]} if _has(run, field) else {}
-  if bsp and _has(bsp, field):
-    groups['validation, BSP'] = [bsp]
-    extra = ' BSP: the run beside this one with the same config.'
-  trained = ', and of the training batches' if _has(run, metric) else ''
-  if trained and len(run.rows) >= _LONG:
-    extra += (
-      ' Gray band: 80% of the training batches around a step; the gray line is '
-      'their median.'
-    )
-  return _plot(groups, metric, f'{trained}.', extra, run)
+  for metric in run.metrics:
+    field, extra = f'validation_{metric}', ''
+    groups = {'validation, consensus': [run]} if _has(run, field) else {}
+    if run.bsp and _has(run.bsp, field):
+      groups['validation, BSP'] = [run.bsp]
+      extra = ' BSP: the run beside this one with the same config.'
+    trained = ', and of the training batches' if _has(run, metric) else ''
+    if trained and len(run.rows) >= _LONG:
+      extra += (
+        ' Gray band: 80% of the training batches around a step; the gray line '
+        'is their median.'
+      )
+    yield _plot(groups, metric, f'{trained}.', extra, run)
 
 
-def of_groups(groups: Groups, metric: str) -> figure.Plot:
+def of_groups(groups: Groups) -> Iterator[figure.Plot]:
   """Plots several runs; the seeds of a method share a line."""
   about = '; for a run without scores, of the training batches.'
   if max(map(len, groups.values())) > 1:
     about += ' Lines: means over seeds; bands: all seeds.'
-  return _plot(groups, metric, about)
+  runs = [run for each in groups.values() for run in each]
+  metrics = dict.fromkeys(name for run in runs for name in run.metrics)
+  for metric in metrics:
+    yield _plot(groups, metric, about)
+
+
+def time_field(runs: Iterable[Run]) -> str:
+  """Returns the field with the time in seconds by which runs are compared.
+
+  It is virtual time if all runs are simulated.
+  """
+  simulated = all(run.is_simulated for run in runs)
+  return 'virtual_seconds' if simulated else 'seconds'
 
 
 def with_unit(metric: str, runs: Sequence[Run]) -> str:
   """Returns the metric's name, with its unit if these runs agree about it."""
-  units = {run.units.get(metric) for run in runs}
+  units = {run.data.get('units', {}).get(metric) for run in runs}
   unit = units.pop() if len(units) == 1 else None
   return f'{metric} ({unit})' if unit else metric
 
@@ -69,44 +82,38 @@ def _plot(
   """Plots the same lines over four costs; the texts are for the caption."""
   runs = [run for each in groups.values() for run in each]
   runs += [batches] if batches else []
-  costs = ('step', 'samples', 'bytes_per_worker', history.time_field(runs))
-  scores = {
-    cost: [
-      mark
-      for i, (name, each) in enumerate(groups.items())
-      for mark in _scores(name, each, metric, cost, figure.series(i))
-    ]
-    for cost in costs
-  }
-  trained = {
-    cost: _batches(batches, metric, cost) if batches else [] for cost in costs
-  }
+  costs = ('step', 'samples', 'bytes_per_worker', time_field(runs))
+  marks = {cost: _batches(batches, metric, cost) for cost in costs}
+  for cost in costs:
+    for i, (name, each) in enumerate(groups.items()):
+      marks[cost] += _scores(name, each, metric, cost, figure.series(i))
   # The y values are the same over every cost.
-  ours = figure.columns(scores['step'])
-  shown = figure.known([*ours, *figure.columns(trained['step'])])
-  is_share = all(run.is_share(metric, shown) for run in runs)
-  y = _axis(ours, shown, is_share)
-  panels = []
+  limits = _settled(runs, metric, marks['step'])
+  y, panels = figure.Axis(limits) if limits else figure.Axis(), []
   for cost in costs:
     label, unit = COSTS[cost]
-    paid = [run.column(cost) for run in runs]
-    ticks = 2 if unit else 4  # A tick with a unit is wide.
-    x = figure.from_zero(paid, label, unit, ticks)
-    x = x._replace(whole=cost in ('step', 'samples'))
+    x = figure.Axis(
+      label=label,
+      unit=unit,
+      kind='zero',
+      ticks=2 if unit else 4,  # A tick with a unit is wide.
+      whole=cost in ('step', 'samples'),
+      covers=[run.columns[cost] for run in runs],
+    )
     title = with_unit(metric, runs) if not panels else ''
-    panels.append(figure.Panel(title, x, y, [*trained[cost], *scores[cost]]))
+    panels.append(figure.Panel(title, x, y, marks[cost]))
   caption = (
     f'The {metric} of the consensus (the mean over workers) on the validation '
     f'split{about} The panels show the same scores over four costs.'
   )
-  if is_share:
+  if limits:
     caption += ' The first scores may lie below the axis.'
   caption += extra
   return figure.Plot(metric, metric.capitalize(), caption, panels, columns=4)
 
 
 def _has(run: Run, field: str) -> bool:
-  return bool(np.isfinite(run.column(field)).any())
+  return bool(np.isfinite(run.columns[field]).any())
 
 
 def _scores(
@@ -116,17 +123,16 @@ def _scores(
   field = f'validation_{metric}'
   if not all(_has(run, field) for run in runs):
     field = metric
-  scored = [run.column('step')[np.isfinite(run.column(field))] for run in runs]
+  tables = [run.columns for run in runs]
+  scored = [each['step'][np.isfinite(each[field])] for each in tables]
   steps = functools.reduce(np.intersect1d, scored)  # Common to all seeds.
-  rows = [np.searchsorted(run.column('step'), steps) for run in runs]
-  points = np.array(
-    [
-      [run.column(each)[at] for each in (cost, field)]
-      for run, at in zip(runs, rows, strict=True)
-    ]
+  rows = [np.isin(each['step'], steps) for each in tables]
+  x, seeds = (
+    np.array([each[of][at] for each, at in zip(tables, rows, strict=True)])
+    for of in (cost, field)
   )
-  x, y = points.mean(axis=0)
-  low, high = points[:, 1].min(axis=0), points[:, 1].max(axis=0)
+  x, y = x.mean(axis=0), seeds.mean(axis=0)
+  low, high = seeds.min(axis=0), seeds.max(axis=0)
   kept = figure.envelope(y, _BUCKETS)
   # The nearest evaluation may be some steps away from the pointer.
   hover = f'{name}: {{y}} at {{x}}'
@@ -138,11 +144,11 @@ def _scores(
   return [band, line]
 
 
-def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
+def _batches(run: Run | None, metric: str, cost: str) -> list[figure.Mark]:
   """Returns a metric of the training batches; for a long run, quantiles."""
-  if not _has(run, metric):
+  if run is None or not _has(run, metric):
     return []
-  x, y, name = run.column(cost), run.column(metric), 'training batches'
+  x, y, name = run.columns[cost], run.columns[metric], _TRAINED
   if len(y) < _LONG:
     return [figure.Line(name, x, y, figure.THIN)]
   buckets = min(_BUCKETS // 2, len(y) // 8)
@@ -154,13 +160,20 @@ def _batches(run: Run, metric: str, cost: str) -> list[figure.Mark]:
   return [band, figure.Line(name, x[at], middle, figure.THIN)]
 
 
-def _axis(
-  scores: Sequence[figure.Values], shown: figure.Values, is_share: bool
-) -> figure.Axis:
-  """Returns an axis around what is shown; for a share, from settled scores."""
-  settled = figure.known([y[int(len(y) * _SETTLED) :] for y in scores])
+def _settled(
+  runs: Sequence[Run], metric: str, marks: Sequence[figure.Mark]
+) -> tuple[float, float] | None:
+  """Returns the limits of an axis of a share, from settled scores."""
+  lines = [mark for mark in marks if isinstance(mark, figure.Line)]
+  shown = figure.finite(line.y for line in lines)
+  settled = figure.finite(
+    line.y[int(len(line.y) * _SETTLED) :]
+    for line in lines
+    if line.name != _TRAINED
+  )
+  is_share = all(facts.is_share(run, metric, shown) for run in runs)
   if not (len(settled) and is_share):
-    return figure.spanning([shown])
-  low, high = min(settled), max(shown)
+    return None
+  low, high = settled.min(), shown.max()
   margin = max(0.05 * (high - low), 0.005)
-  return figure.Axis((max(low - margin, 0), min(high + margin, 1.002)))
+  return max(low - margin, 0), min(high + margin, 1.002)

@@ -21,6 +21,23 @@ from selsync_jax.runs import files
 
 _PLOTLY = resources.files('selsync_jax.report') / 'plotly'
 
+
+def number(value: Any, text: str) -> str:
+  """Returns a number as text, with its exact value as data unless `None`.
+
+  A line may break only before an interval, `[low, high]`.
+  """
+  if value is None:
+    return text
+  parts = [part.replace(' ', '\N{NO-BREAK SPACE}') for part in text.split(' [')]
+  form = Markup('<data value="{}">{}</data>')
+  return form.format(repr(value), ' ['.join(parts))
+
+
+def _cell(cell: Cell | str) -> str:
+  return cell if isinstance(cell, str) else number(*cell)
+
+
 _TEMPLATES = jinja2.Environment(
   loader=jinja2.PackageLoader('selsync_jax.report'),
   autoescape=True,
@@ -30,6 +47,7 @@ _TEMPLATES = jinja2.Environment(
   undefined=jinja2.StrictUndefined,
 )
 _TEMPLATES.policies['json.dumps_kwargs'] = {'separators': (',', ':')}
+_TEMPLATES.filters['cell'] = _cell
 _SECTIONS: Any = _TEMPLATES.get_template('sections.html.j2').module
 
 
@@ -74,13 +92,7 @@ def table(
     folded: these rows.
   """
   head = [corner, *next(iter({**rows, **folded}.values()), ())]
-  return _SECTIONS.table(name, title, head, _html(rows), summary, _html(folded))
-
-
-def _html(rows: Table) -> list[tuple[str, list[str]]]:
-  return [
-    (name, [number(*c) for c in row.values()]) for name, row in rows.items()
-  ]
+  return _SECTIONS.table(name, title, head, rows, summary, folded)
 
 
 def link(address: str, text: str) -> Cell:
@@ -95,14 +107,3 @@ def figure(plot: Plot) -> Markup:
     for name, mark in plot.legend.items()
   ]
   return _SECTIONS.figure(plot, legend, interactive.describe(plot))
-
-
-def number(value: Any, text: str) -> str:
-  """Returns a number as text, with its exact value as data unless `None`.
-
-  A line may break only before an interval, `[low, high]`.
-  """
-  if value is None:
-    return text
-  parts = [part.replace(' ', '\N{NO-BREAK SPACE}') for part in text.split(' [')]
-  return _SECTIONS.number(repr(value), ' ['.join(parts))

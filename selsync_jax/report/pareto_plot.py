@@ -7,29 +7,22 @@ import numpy as np
 
 from selsync_jax.report import figure, metric_plot
 from selsync_jax.report.comparison_table import Entry
-from selsync_jax.runs import history
-
-WIDE_RANGE = 10.0
-"""Costs further apart than this are drawn on a logarithmic axis."""
 
 
 def plot(entries: Sequence[Entry], metric: str) -> figure.Plot:
   """Plots a validation score over bytes, and over seconds."""
   runs = [run for entry in entries for run in entry.runs.values()]
   # Seconds of one machine say little about a cluster; virtual ones do.
-  simulated = history.time_field(runs) == 'virtual_seconds'
+  simulated = metric_plot.time_field(runs) == 'virtual_seconds'
   costs = ['bytes_per_worker', *(['virtual_seconds'] * simulated)]
   field = f'validation_{metric}'
   entries = _joined(entries, [field, *costs])
-  scores = [list(entry.values(field).values()) for entry in entries]
-  y = figure.spanning(scores)
   title = f'validation {metric_plot.with_unit(metric, runs)}'
-  higher, panels = metric in runs[0].goal.higher, []
+  higher, y, panels = metric in runs[0].goal.higher, figure.Axis(), []
   for cost in costs:
     marks, names = _marks(entries, cost, field, higher)
-    means = [entry.mean(cost) for entry in entries]
-    values = [list(entry.values(cost).values()) for entry in entries]
-    x = cost_axis(means, values, *metric_plot.COSTS[cost])
+    label, unit = metric_plot.COSTS[cost]
+    x = figure.Axis(label=label, unit=unit, kind='cost')
     height = min(280 + 8 * len(entries), 480)
     text = '' if panels else title
     panels.append(figure.Panel(text, x, y, marks, height, names))
@@ -107,18 +100,6 @@ def front_line(
     name, look = 'front: none is better and cheaper', figure.Look('muted', 1)
     x, y = np.transpose(points)
     yield figure.Line(name, x, y, look, hover='')
-
-
-def cost_axis(
-  costs: Sequence[float],
-  values: Sequence[figure.Values],
-  label: str,
-  unit: str,
-) -> figure.Axis:
-  """Returns an axis of values, logarithmic if their costs are far apart."""
-  if max(costs) > WIDE_RANGE * min(costs) > 0:
-    return figure.logarithmic(values, label, unit)
-  return figure.from_zero(values, label, unit)
 
 
 def pareto(

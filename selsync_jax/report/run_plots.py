@@ -1,12 +1,13 @@
 """Figures of runs besides their metrics: costs, labels, timeline, staleness."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxtyping import Int
 import numpy as np
 
 from selsync_jax.report import figure
+from selsync_jax.report.figure import Axis, Panel, Plot
+from selsync_jax.runs import history, ledger
 from selsync_jax.runs.history import Run
 
 _BUCKETS = 270  # The largest number of parts of a line over steps.
@@ -19,95 +20,115 @@ KINDS = {
   'wait': ('rule', 'waits for others'),
   'communicate': ('vermillion', 'communicates'),
 }
+# Columns of built-in parts that have no figure of their own.
+_UNDRAWN = {'budget_threshold', 'senders', 'renewed'}
+_NON_IID = ('by_label', 'dirichlet')  # Partitions that are uneven on purpose.
 STEPS = 10  # How many steps of the slowest worker a timeline shows.
 
 
-def communication(runs: Sequence[Run]) -> figure.Plot:
+def communication(runs: Sequence[Run]) -> Plot | None:
   """Plots LSSR and sent bytes over steps, next to the bytes of BSP."""
-  bsp, x = _bsp(runs), _steps(runs)
-  sent = [*bsp, *_lines(runs, 'bytes_per_worker')]
-  y = figure.from_zero(figure.columns(sent), unit='B')
-  panels = [figure.Panel('bytes sent per worker', x, y, sent)]
+  bsp, x = _bsp(runs), _steps()
   against = ', against BSP (dotted)' if bsp else ''
   caption = f'Bytes: the sum that each worker has sent so far{against}.'
   if any(run.is_lockstep for run in runs):
-    title, limits = 'LSSR (local steps / steps)', figure.Axis((-0.02, 1.02))
-    panels.insert(0, figure.Panel(title, x, limits, _lines(runs, 'lssr')))
     caption = (
       'LSSR: the share of the steps so far that stayed local. It is 0 for BSP, '
       f'which synchronizes at every step. {caption}'
     )
-  title = 'Communication saved'
-  return figure.Plot('communication', title, caption, panels, columns=2)
+  return _over_steps(
+    runs,
+    'communication',
+    'Communication saved',
+    caption,
+    {
+      'lssr': Panel('LSSR (local steps / steps)', x, figure.SHARE),
+      'bytes_per_worker': Panel(
+        'bytes sent per worker', x, Axis(unit='B', kind='zero'), bsp
+      ),
+    },
+  )
 
 
-def learning_rate(runs: Sequence[Run]) -> figure.Plot:
+def learning_rate(runs: Sequence[Run]) -> Plot | None:
   """Plots the learning rate of every step."""
-  marks = [
-    line._replace(look=line.look._replace(marker=''))
-    for line in _lines(runs, 'lr')
-  ]
-  x, y = _steps(runs, ticks=8), figure.from_zero(figure.columns(marks))
-  return figure.Plot(
+  rate = Panel('learning rate', _steps(8), Axis(kind='zero'), height=110)
+  return _over_steps(
+    runs,
     'learning-rate',
     'Learning rate',
     'The learning rate at each step. It follows the schedule, whether the step '
     'synchronizes or not.',
-    [figure.Panel('learning rate', x, y, marks, height=110)],
+    {'lr': rate},
+    columns=1,
+    marker='',
   )
 
 
-def selection(runs: Sequence[Run]) -> figure.Plot:
+def selection(runs: Sequence[Run]) -> Plot | None:
   """Plots the lengths of sparse messages, and the share that did not fit."""
-  x, marks = _steps(runs), _lines(runs, 'selection')
-  y = figure.from_zero(figure.columns(marks))
-  panels = [figure.Panel('longest selection, in k / N', x, y, marks)]
-  if held_back := _lines(runs, 'overflow'):
-    title, limits = 'share that did not fit', figure.Axis((-0.02, 1.02))
-    panels += [figure.Panel(title, x, limits, held_back)]
-  return figure.Plot(
+  x = _steps()
+  return _over_steps(
+    runs,
     'selection',
     'Selected elements',
     'The longest selection of a worker, in multiples of the k / N elements it '
     'should have. With a capacity, what does not fit into a message waits.',
-    panels,
-    columns=2,
+    {
+      'selection': Panel('longest selection, in k / N', x, Axis(kind='zero')),
+      'overflow': Panel('share that did not fit', x, figure.SHARE),
+    },
   )
 
 
-def reported(runs: Sequence[Run], fields: Sequence[str]) -> figure.Plot:
+def reported(runs: Sequence[Run]) -> Plot | None:
   """Plots columns that parts of a method, or a custom loop, add to the rows."""
-  x, panels = _steps(runs), []
-  for field in fields:
-    marks = _lines(runs, field)
-    y = figure.spanning(figure.columns(marks))
-    panels.append(figure.Panel(field.replace('_', ' '), x, y, marks))
-  return figure.Plot(
+  x, fields = _steps(), dict.fromkeys(k for run in runs for k in run.rows[-1])
+  drawn = {name for run in runs for name in run.metrics}
+  drawn |= ledger.COLUMNS - _UNDRAWN
+  return _over_steps(
+    runs,
     'reported',
     'Also recorded',
     'Other numbers that are recorded at each step, as means over workers. '
     'Parts of a method report some of them.',
-    panels,
-    columns=2,
+    {
+      field: Panel(field.replace('_', ' '), x, Axis())
+      for field in fields
+      if field not in drawn
+      and not field.endswith('_quantiles')
+      and not history.is_score(field)
+      and all(run.shows(field) for run in runs)
+    },
   )
 
 
-def _steps(runs: Sequence[Run], ticks: int = 4) -> figure.Axis:
-  steps = [run.column('step') for run in runs]
-  axis = figure.from_zero(steps, 'steps', ticks=ticks)
-  return axis._replace(whole=True)
+def _steps(ticks: int = 4) -> Axis:
+  return Axis(label='steps', kind='zero', ticks=ticks, whole=True)
 
 
-def _lines(runs: Sequence[Run], field: str) -> list[figure.Line]:
-  marks = []
-  for i, run in enumerate(runs):
-    if field not in run.rows[-1]:
-      continue
-    y = run.column(field)
-    kept = figure.envelope(y, _BUCKETS)
-    x = run.column('step')[kept]
-    marks.append(figure.Line(run.name, x, y[kept], figure.series(i)))
-  return marks
+def _over_steps(
+  runs: Sequence[Run],
+  name: str,
+  title: str,
+  caption: str,
+  fields: Mapping[str, Panel],
+  columns: int = 2,
+  **look: Any,
+) -> Plot | None:
+  """Plots each field that some run has, with a line for each of these runs."""
+  panels = []
+  for field, panel in fields.items():
+    lines = []
+    for i, run in enumerate(runs):
+      if field in run.rows[-1]:
+        y = run.columns[field]
+        kept = figure.envelope(y, _BUCKETS)
+        x, own = run.columns['step'][kept], figure.series(i)._replace(**look)
+        lines.append(figure.Line(run.name, x, y[kept], own))
+    if lines:
+      panels.append(panel._replace(marks=[*panel.marks, *lines]))
+  return Plot(name, title, caption, panels, columns) if panels else None
 
 
 def _bsp(runs: Sequence[Run]) -> list[figure.Line]:
@@ -125,17 +146,21 @@ def _bsp(runs: Sequence[Run]) -> list[figure.Line]:
   return [figure.Line('BSP would have sent', x, y, figure.DOTTED)]
 
 
-def labels(counts: Int[np.ndarray, 'workers labels']) -> figure.Plot:
-  """Plots a bar per label, in a strip per worker."""
+def labels(runs: Sequence[Run]) -> Plot | None:
+  """Plots a bar per label, in a strip per worker, if labels are uneven."""
+  (run,) = runs
+  counts = run.label_counts
+  if counts is None or run.config['data']['partition'] not in _NON_IID:
+    return None
   label = np.arange(counts.shape[1])
-  x = figure.Axis((-0.5, len(label) - 0.5), 'label', ticks=10, whole=True)
-  y = figure.from_zero([counts.ravel()], ticks=2)
+  x = Axis((-0.5, len(label) - 0.5), 'label', ticks=10, whole=True)
+  y, widths = Axis(kind='zero', ticks=2), np.full(len(label), 0.9)
   height, panels = figure.strip_height(len(counts)), []
   for i, row in enumerate(counts):
-    hover, widths = f'worker {i}: {{y}}', np.full(len(label), 0.9)
+    hover = f'worker {i}: {{y}}'
     bars = figure.Bars('examples', label, row, widths, 'blue', hover)
-    panels.append(figure.Panel(f'worker {i}: examples', x, y, [bars], height))
-  return figure.Plot(
+    panels.append(Panel(f'worker {i}: examples', x, y, [bars], height))
+  return Plot(
     'labels',
     'Labels per worker',
     "Examples of each label in each worker's chunk of the training data.",
@@ -144,57 +169,66 @@ def labels(counts: Int[np.ndarray, 'workers labels']) -> figure.Plot:
   )
 
 
-def staleness(runs: Sequence[Run]) -> figure.Plot:
+def staleness(runs: Sequence[Run]) -> Plot | None:
   """Plots a histogram over all gradients of a run; lines for several runs."""
-  ages = [np.concatenate(run.values('staleness')).astype(float) for run in runs]
-  top = max(LEAST, *(each.max() for each in ages))
+  stale = {
+    run.name: np.concatenate(values).astype(float)
+    for run in runs
+    if run.outcome.get('staleness')
+    and any(map(len, values := run.worker_values['staleness']))
+  }
+  if not stale:
+    return None
+  top = max(LEAST, *(each.max() for each in stale.values()))
   width = max(1, int(np.ceil((top + 1) / BINS)))
   edges = np.arange(0, top + 1 + width, width) - 0.5
   middles = (edges[:-1] + edges[1:]) / 2
-  shares = [np.histogram(each, edges)[0] / len(each) for each in ages]
+  shares = [np.histogram(each, edges)[0] / len(each) for each in stale.values()]
   marks: list[figure.Mark] = [
-    figure.Line(run.name, middles, share, figure.series(i), steps='mid')
-    for i, (run, share) in enumerate(zip(runs, shares, strict=True))
+    figure.Line(name, middles, share, figure.series(i), steps='mid')
+    for i, (name, share) in enumerate(zip(stale, shares, strict=True))
   ]
   title, widths = 'share of gradients', np.diff(edges)
-  if len(runs) == 1:
+  if len(shares) == 1:
     marks = [figure.Bars(title, middles, shares[0], widths, 'blue')]
-  limits, label = (edges[0], edges[-1]), 'updates in between'
-  x = figure.Axis(limits, label, ticks=10, whole=True)
-  return figure.Plot(
+  label = 'updates in between'
+  x = Axis((edges[0], edges[-1]), label, ticks=10, whole=True)
+  return Plot(
     'staleness',
     'Staleness of gradients',
     'How many updates the parameters received while a gradient was computed '
     'from their earlier version. It is 0 for methods whose workers take the '
     'same steps together.',
-    [figure.Panel(title, x, figure.from_zero(shares), marks)],
+    [Panel(title, x, Axis(kind='zero'), marks)],
   )
 
 
-def timeline(run: Run) -> figure.Plot:
+def timeline(runs: Sequence[Run]) -> Plot | None:
   """Plots the first actions of each worker over virtual seconds."""
+  (run,) = runs
+  if not run.is_simulated or not any(map(len, run.worker_values['spans'])):
+    return None
   workers = run.config['workers']
-  spans = np.concatenate(run.values('spans')).tolist()
+  spans = np.concatenate(run.worker_values['spans']).tolist()
   # The time when the slowest worker ends its first steps.
   ends = [
     [stop for w, kind, _, stop, _ in spans if w == worker and kind == 'compute']
     for worker in range(workers)
   ]
   end = max(each[:STEPS][-1] for each in ends if each)
-  x = figure.Axis((0, end), 'virtual seconds', ticks=6)
-  names = [str(worker) for worker in range(workers)]
-  y = figure.Axis((workers - 0.5, -0.5), names=names)
   marks = [
     _spans(kind, [s for s in spans if s[1] == kind and s[2] < end])
     for kind in KINDS
   ]
-  return figure.Plot(
+  x = Axis((0, end), 'virtual seconds', ticks=6)
+  y = Axis(names=[str(worker) for worker in range(workers)])
+  return Plot(
     'timeline',
     'Timeline of the workers',
     'The first steps on the virtual clock, a row for each worker. A number is '
     'the version of the parameters that a step uses: the number of updates by '
     'then.',
-    [figure.Panel('worker', x, y, marks, 14 + 24 * workers)],
+    [Panel('worker', x, y, marks, 14 + 24 * workers)],
     compares_x=False,
   )
 

@@ -1,9 +1,11 @@
 """Reads a run back from its workdir, finished or not."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import collections
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
+import glob
 import math
 import os
 import pathlib
@@ -14,11 +16,12 @@ from jaxtyping import Float, Int, Shaped
 import ml_collections
 import numpy as np
 
-from selsync_jax.config import ConfigError, RunError
+from selsync_jax.config import ConfigError, flat, RunError
+from selsync_jax.fields import completed
 from selsync_jax.methods.parts import BARE
 from selsync_jax.models import tasks
 from selsync_jax.models.tasks import Goal
-from selsync_jax.runs import files, fingerprint, per_worker, provenance, records
+from selsync_jax.runs import files, fingerprint, per_worker, records
 
 
 def composition(sync: Mapping[str, Any]) -> str:
@@ -46,12 +49,29 @@ class Run:
   config: dict[str, Any]  # As it was resolved when the run last started.
   rows: list[dict[str, Any]]  # From `metrics.jsonl`; at least one.
   summary: dict[str, Any] | None = None  # Missing in an unfinished run.
+  # See `records.read_data`.
+  data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   sessions: Sequence[Mapping[str, Any]] = ()  # See `provenance`.
-  # Examples of each label in each worker's chunk, if they were recorded.
-  label_counts: Int[np.ndarray, 'workers labels'] | None = None
-  num_classes: int | None = None  # The model's outputs, if recorded.
-  units: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  goal: Goal = dataclasses.field(default_factory=Goal)
+
+  @functools.cached_property
+  def fields(self) -> dict[str, Any]:
+    """The config by dotted names."""
+    return flat(self.config)
+
+  @property
+  def method(self) -> str:
+    """The method, with its replaced parts."""
+    return composition(self.config['sync'])
+
+  @functools.cached_property
+  def goal(self) -> Goal:
+    """How the run is judged; an earlier version did not record it."""
+    if recorded := self.data.get('goal'):
+      return Goal(recorded['main'], tuple(recorded['higher']))
+    names = {field for row in [*self.rows, self.summary or {}] for field in row}
+    ours = (tasks.TASKS[task].goal for task in _JUDGED)
+    every = (goal for goal in ours if f'validation_{goal.main}' in names)
+    return next(every, Goal())
 
   @property
   def outcome(self) -> dict[str, Any]:
@@ -70,19 +90,70 @@ class Run:
       **newest_scores(self.rows),
     }
 
+  @functools.cached_property
+  def bsp(self) -> 'Run | None':
+    """A run of BSP with otherwise the same config, if there is one.
+
+    It is in a folder beside the run. In a comparison, whose folders are
+    METHOD/SEED, it may also be the same seed's run under another method.
+    """
+    if self.config['sync']['method'] == 'bsp':
+      return None
+    workdir = self.workdir.resolve()
+    for folder in (
+      *sorted(workdir.parent.glob('*/')),
+      *sorted(workdir.parent.parent.glob(f'*/{glob.escape(workdir.name)}/')),
+    ):
+      with contextlib.suppress(ConfigError, RunError, OSError):
+        config = records.read_config(folder)
+        if config is None or composition(config['sync']) != 'bsp':
+          continue
+        if _relevant(config) == _relevant(self.config):
+          other = read(folder)
+          if other.is_simulated == self.is_simulated:
+            return other
+    return None
+
+  @property
+  def share_of_bsp(self) -> float:
+    """The bytes sent, divided by the bytes of the same run under BSP."""
+    sent, bsp = 'bytes_per_worker', 'bytes_per_worker_bsp'
+    # A single worker sends nothing, under BSP too.
+    return self.outcome[sent] / max(self.outcome[bsp], 1)
+
+  @property
+  def label_counts(self) -> Int[np.ndarray, 'workers labels'] | None:
+    """Examples of each label in each worker's chunk, if recorded."""
+    labels = self.data.get('labels')
+    return np.array(labels) if labels else None
+
   def column(self, field: str) -> Float[np.ndarray, 'rows']:
     """Returns a field of every row, NaN where a row lacks it."""
-    return np.array([row.get(field) for row in self.rows], float)
+    return self.columns[field]
 
   def values(self, column: str) -> list[Shaped[np.ndarray, '...']]:
     """Returns every row's values per worker, empty where a row lacks them."""
-    none = np.empty(0, per_worker.COLUMNS[column])
-    return [values.get(column, none) for values in self._workers]
+    return self.worker_values[column]
 
   @functools.cached_property
-  def _workers(self) -> list[per_worker.Arrays]:
+  def columns(self) -> Mapping[str, Float[np.ndarray, 'rows']]:
+    """The numbers of all rows by field, see `column`."""
+    rows = [records.numbers(row) for row in self.rows]
+    every = collections.defaultdict(lambda: np.full(len(rows), np.nan))
+    for i, row in enumerate(rows):
+      for name, value in row.items():
+        every[name][i] = value
+    return every
+
+  @functools.cached_property
+  def worker_values(self) -> Mapping[str, list[Shaped[np.ndarray, '...']]]:
+    """The values per worker of all rows by column, see `values`."""
     steps = [row['step'] for row in self.rows]
-    return records.read_workers(self.workdir, steps)
+    rows = records.read_workers(self.workdir, steps)
+    return {
+      name: [row.get(name, np.empty(0, kind)) for row in rows]
+      for name, kind in per_worker.COLUMNS.items()
+    }
 
   @functools.cached_property
   def changes(self) -> Float[np.ndarray, 'rows workers']:
@@ -92,7 +163,7 @@ class Run:
     gradient was skipped because it was not finite, and for workers that the run
     did not have at that step.
     """
-    known = self.values('relative_changes')
+    known = self.worker_values['relative_changes']
     most = max(map(len, known)) or self.config['workers']
     changes = np.full((len(self.rows), most), np.nan)
     for out, row in zip(changes, known, strict=True):
@@ -112,13 +183,15 @@ class Run:
   @property
   def sync_steps(self) -> Int[np.ndarray, 'rows']:
     """The number of synchronizations up to each row's step."""
-    return np.rint((1 - self.column('lssr')) * self.column('step')).astype(int)
+    return np.rint((1 - self.columns['lssr']) * self.columns['step']).astype(
+      int
+    )
 
   @functools.cached_property
   def threshold(self) -> Float[np.ndarray, 'rows'] | None:
     """The threshold of SelSync's vote; `None` for a method without one."""
     if 'threshold' in self.rows[-1]:  # A budget moves it.
-      return self.column('threshold')
+      return self.columns['threshold']
     sync = self.config['sync']
     trigger = sync.get('trigger', {})
     own = trigger if 'name' in trigger else {**sync, **trigger}
@@ -136,7 +209,7 @@ class Run:
 
     Top-5 of ten classes does not: half of the classes are in the top five.
     """
-    return name != 'top5' or self.num_classes is None or self.num_classes > 10
+    return name != 'top5' or self.data.get('num_classes', math.inf) > 10
 
   @property
   def validated(self) -> list[str]:
@@ -165,13 +238,10 @@ class Run:
       return -math.inf
     return value if name in self.goal.higher else -value
 
-  def is_share(self, metric: str, values: Iterable[float]) -> bool:
-    """Returns whether a metric looks like a share of correct answers.
 
-    Higher is better for it, and its values are in [0, 1]. BLEU and R squared
-    may be outside.
-    """
-    return metric in self.goal.higher and all(0 <= v <= 1 for v in values)
+def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+  fields = completed(config).items()
+  return {k: v for k, v in fields if k.partition('.')[0] not in _IRRELEVANT}
 
 
 def _validation_metrics(*rows: Mapping[str, Any]) -> list[str]:
@@ -180,21 +250,14 @@ def _validation_metrics(*rows: Mapping[str, Any]) -> list[str]:
   return [f.removeprefix(prefix) for f in fields if f.startswith(prefix)]
 
 
+# Sections of a config that do not change what is trained.
+_IRRELEVANT = ('sync', 'checkpoint', 'log')
 # The tasks whose main metric is not the loss, in the order of precedence.
 _JUDGED = ('language_modeling', 'classification')
 _TOTALS = (
   *('lssr', 'samples', 'bytes_per_worker'),
   *('seconds', 'samples_per_second', 'virtual_seconds'),
 )
-
-
-def time_field(runs: Iterable[Run]) -> str:
-  """Returns the field with the time in seconds by which runs are compared.
-
-  It is virtual time if all runs are simulated.
-  """
-  simulated = all(run.is_simulated for run in runs)
-  return 'virtual_seconds' if simulated else 'seconds'
 
 
 def is_score(field: str) -> bool:
@@ -206,22 +269,6 @@ def newest_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   """Returns the scores of the last row that has some."""
   each = ({k: row[k] for k in row if is_score(k)} for row in reversed(rows))
   return next(filter(None, each), {})
-
-
-def _goal(recorded: Any, rows: Iterable[Mapping[str, Any]]) -> Goal:
-  """Returns how a run is judged; an earlier version did not record it."""
-  if recorded:
-    return Goal(recorded['main'], tuple(recorded['higher']))
-  names = {field for row in rows for field in row}
-  ours = (tasks.TASKS[task].goal for task in _JUDGED)
-  every = (goal for goal in ours if f'validation_{goal.main}' in names)
-  return next(every, Goal())
-
-
-def share_of_bsp(outcome: Mapping[str, Any]) -> float:
-  """Returns the bytes sent, divided by the bytes of the same run under BSP."""
-  # A single worker sends nothing, under BSP too.
-  return outcome['bytes_per_worker'] / max(outcome['bytes_per_worker_bsp'], 1)
 
 
 def read(workdir: pathlib.Path, name: str | None = None) -> Run:
@@ -239,10 +286,9 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     RunError: if a file is damaged.
   """
   try:
-    config = records.read_config(workdir)
-    summary = records.read_summary(workdir)
-    data = records.read_data(workdir)
-    rows = records.read_metrics(workdir)
+    config, rows, summary, data, sessions = records.read(workdir)
+    if len(set(map(len, data.get('labels') or ()))) > 1:
+      raise files.DamagedFile(workdir / records.DATA, 'labels is not a table')
   except files.DamagedFile as error:
     raise RunError(
       f'{error}; repeat the command of this run to repair it'
@@ -259,18 +305,8 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     )
   if summary and summary['steps'] < rows[-1]['step']:
     summary = None  # An earlier session wrote it; the run resumed since.
-  return Run(
-    name=name or workdir.resolve().name,
-    workdir=workdir,
-    config=config,
-    rows=rows,
-    summary=summary,
-    sessions=provenance.sessions(workdir),
-    label_counts=np.array(data['labels']) if data.get('labels') else None,
-    num_classes=data.get('num_classes'),
-    units=data.get('units', {}),
-    goal=_goal(data.get('goal'), [*rows, summary or {}]),
-  )
+  name = name or workdir.resolve().name
+  return Run(name, workdir, config, rows, summary, data, sessions)
 
 
 def read_all(workdirs: Sequence[pathlib.Path]) -> list[Run]:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 import zlib
 
 from selsync_jax import renamed
-from selsync_jax.runs import files, per_worker
+from selsync_jax.runs import files, per_worker, provenance
 
 CONFIG, DATA = 'config.json', 'data.json'
 METRICS, SUMMARY = 'metrics.jsonl', 'summary.json'
@@ -83,6 +83,8 @@ class _Summary(_Counts):
   bytes_per_worker_bsp: float
 
 
+_KINDS = {CONFIG: _Config, SUMMARY: _Summary, DATA: _Data}
+
 # The type that every field of a row must have, in `_Row` or not.
 _FIELDS = dict[str, float | bool | list[float | None] | None]
 
@@ -129,15 +131,25 @@ def read_data(workdir: pathlib.Path) -> dict[str, Any]:
   holds. `num_classes` is the number of outputs, `units` maps a metric's name to
   its unit, `goal` is how the run is judged.
   """
-  facts = files.read(workdir / DATA, _Data) or {}
-  if len({len(worker) for worker in facts.get('labels') or ()}) > 1:
-    raise files.DamagedFile(workdir / DATA, 'labels is not a table')
-  return facts
+  return files.read(workdir / DATA, _Data) or {}
 
 
 def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the outcome of a finished run, or `None`."""
   return files.read(workdir / SUMMARY, _Summary)
+
+
+def read(workdir: pathlib.Path) -> tuple[Any, list[Row], Any, Any, list[Any]]:
+  """Returns config, rows, summary, data and sessions of a run.
+
+  A file that is missing has `None` or an empty collection, as in the functions
+  that read it alone.
+  """
+  rows, sessions = read_metrics(workdir), provenance.sessions(workdir)
+  config, summary, data = (
+    files.read(workdir / file, kind) for file, kind in _KINDS.items()
+  )
+  return config and renamed.config(config), rows, summary, data or {}, sessions
 
 
 class Seal(NamedTuple):

@@ -115,7 +115,7 @@ class Outcome(NamedTuple):
     """
     tried = [each for each in self.tried if each.point.sent] or self.tried
     scores = [each.point.score for each in tried]
-    y, panels = figure.spanning([scores]), []
+    y, panels = figure.Axis(), []
     for cost, (label, unit) in _COSTS.items():
       costs = [getattr(each.point, cost) for each in tried]
       points = zip(costs, scores, strict=True)
@@ -127,7 +127,7 @@ class Outcome(NamedTuple):
         x, shown = np.take([costs, scores], own, axis=1)
         hover = f'{method}: {{y}} for {{x}}'
         marks.append(figure.Line(method, x, shown, look, hover=hover))
-      axis = pareto_plot.cost_axis(costs, [costs], label, unit)
+      axis = figure.Axis(label=label, unit=unit, kind='cost')
       title = '' if panels else f'validation {self.metric}'
       panels.append(figure.Panel(title, axis, y, marks, 280))
     return figure.Plot(

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from selsync_jax.models.tasks import Goal
 from selsync_jax.report import facts, pareto_plot
 from selsync_jax.report.comparison_table import Baseline, Entry, Results
 from selsync_jax.runs.history import Run
@@ -40,7 +39,7 @@ def entry(
         'seconds': 2.0,
         **fields,
       },
-      goal=Goal(metric, ('accuracy',)),
+      {'goal': {'main': metric, 'higher': ['accuracy']}},
     )
     for seed, (validation, test) in by_seed.items()
   }

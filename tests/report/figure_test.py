@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from selsync_jax.report import figure, image_files, interactive
+from selsync_jax.report import image_files, interactive
 from selsync_jax.report.figure import (
   Axis,
   Band,
@@ -25,9 +25,29 @@ from selsync_jax.report.figure import (
   'values, log', [([50, 10, 1], True), ([50, 10, 1, -5, -20], False)]
 )
 def test_an_axis_is_logarithmic_only_if_that_shows_all_values(values, log):
-  axis = figure.spanning([values])
+  line = Line('', range(len(values)), values, Look('ink'))
+  axis = Plot('', '', '', [Panel('', Axis(), Axis(), [line])]).panels[0].y
   assert axis.log == log
   assert axis.limits[0] < min(values) and max(values) < axis.limits[1]
+
+
+def test_panels_that_hold_the_same_axis_show_the_data_of_all():
+  shared, look = Axis(kind='zero'), Look('ink')
+  panels = [
+    Panel('', shared, Axis(), [Line('', [0, end], [end, 2 * end], look)])
+    for end in (1, 50)
+  ]
+  first, last = Plot('', '', '', panels).panels
+  assert first.x.limits == last.x.limits == (0, 52)
+  assert first.y.limits == (0.95, 2.05) and last.y.limits == (47.5, 102.5)
+
+
+def test_a_line_to_infinity_ends_with_the_axis():
+  look = Look('ink')
+  lines = [Line('', [1, 2], [1, 2], look), Line('', [0, np.inf], [1, 1], look)]
+  panel = Panel('', Axis(kind='zero'), Axis(), lines)
+  (shown,) = Plot('', '', '', [panel]).panels
+  assert list(shown.marks[1].x) == [0, shown.x.limits[1]]
 
 
 @pytest.mark.parametrize('limits', [(-0.5, 2.5), (0, 1), (0, 9.5), (0, 5000)])
@@ -64,7 +84,8 @@ def test_a_file_for_a_column_is_as_wide_and_its_text_can_be_read(tmp_path):
   x, look, axis = [0, 1], Look('ink'), Axis((0, 1), 'steps')
   marks = [Line(f'{i} {"word " * i}', x, x, look) for i in range(12)]
   panels = [Panel('loss', axis, axis, marks), Panel('', axis, axis, marks)]
-  image_files.write_columns([Plot('loss', '', '', panels, 2)], tmp_path)
+  plot = Plot('loss', '', '', panels, 2)
+  image_files.write([plot], tmp_path, formats=(), columns=True)
   content = (tmp_path / 'plots' / 'column' / 'loss.pdf').read_bytes()
   widths = re.findall(rb'/MediaBox \[ 0 0 ([0-9.]+)', content)
   assert [float(width) for width in widths] == [pytest.approx(72 * 3.3)] * 2

@@ -19,7 +19,7 @@ BSP = 'validation, BSP'
 def no_files(monkeypatch):
   """The page without its figures' files, which take most of the time."""
   monkeypatch.setattr(
-    image_files, 'write', lambda figures, out: out.mkdir(exist_ok=True)
+    image_files, 'write', lambda figures, out, **_: out.mkdir(exist_ok=True)
   )
 
 
@@ -85,8 +85,7 @@ def test_a_score_that_is_no_share_is_shown_as_it_is(
 def test_only_a_metric_of_the_training_batches_is_said_to_be_one(tmp_path):
   recorded.write_run(tmp_path / 'run', recorded.random_changes(10, 2))
   with_scores(tmp_path / 'run', lambda step: 100 / step, 'perplexity')
-  run = history.read(tmp_path / 'run')
-  loss, perplexity = (metric_plot.of_run(run, each) for each in run.metrics)
+  loss, perplexity = metric_plot.of_run(history.read(tmp_path / 'run'))
   assert ', and of the training batches.' in loss.caption
   assert list(loss.legend) == ['training batches', 'validation, consensus']
   assert 'training batches' not in perplexity.caption
@@ -98,7 +97,7 @@ def test_only_a_metric_of_the_training_batches_is_said_to_be_one(tmp_path):
 @pytest.mark.parametrize('steps', [20, 100])
 def test_a_gray_band_of_training_batches_has_its_words(steps, tmp_path):
   recorded.write_run(tmp_path / 'run', recorded.random_changes(steps, 2))
-  plot = metric_plot.of_run(history.read(tmp_path / 'run'), 'loss')
+  (plot,) = metric_plot.of_run(history.read(tmp_path / 'run'))
   bands = [m for m in plot.panels[0].marks if isinstance(m, Band)]
   assert len(bands) == (steps == 100)
   assert plot.caption.count('Gray band: 80% of the') == len(bands)
@@ -179,7 +178,7 @@ def test_a_line_over_seeds_is_their_mean_in_a_band_that_holds_them(tmp_path):
     recorded.write_run(workdir, recorded.random_changes(10, 2))
     with_scores(workdir, lambda step, seed=seed: step * (1 + seed) / 100)
     runs.append(history.read(workdir))
-  plot = metric_plot.of_groups({'ours': runs, 'one': runs[:1]}, 'accuracy')
+  _, plot = metric_plot.of_groups({'ours': runs, 'one': runs[:1]})
   band, mean, one = plot.panels[0].marks
   steps = np.arange(1, 11)
   np.testing.assert_allclose(mean.y, steps * 2 / 100)
