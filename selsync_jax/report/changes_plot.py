@@ -45,52 +45,32 @@ def plot(runs: Sequence[Run]) -> figure.Plot | None:
   return figure.Plot('changes', title, _caption(run), panels, 0)
 
 
-def _caption(run):
-  sync, every = run.config['sync'], run.config['log']['every']
-  text = (
+def _caption(run: Run) -> str:
+  delta, every = run.threshold, run.config['log']['every']
+  bound = run.config['sync'].get('max_period')
+  votes = 'delta (dashed), which the budget moves,'
+  if delta is not None and np.all(delta == delta[0]):
+    votes = f'delta = {delta[0]:g}' + ' (dashed)' * bool(np.isfinite(delta[0]))
+  sentences = {
     'Relative gradient change of each worker at each step, without unit, on a '
-    'logarithmic axis.'
-  )
-  if run.threshold is None:
-    text += (
-      ' No threshold is recorded, so the figure does not say why the workers '
-      'synchronized.'
-    )
-  else:
-    text += (
-      f' A worker that reaches {_delta(run.threshold)} votes to '
-      'synchronize (triangle). A triangle at the upper edge is an infinite '
-      'change: there was no earlier gradient to compare with.'
-    )
-  if bound := sync.get('max_period'):
-    text += (
-      f' After {bound} steps without a synchronization the workers '
-      'synchronize, whatever their changes.'
-    )
-  text += (
-    ' Bars on top: the steps that synchronized. Where many steps share a bar, '
-    'its height is the share of them that did.'
-  )
-  if every > 1:
-    text += f' One step in {every} is logged.'
-  if run.changes.shape[1] > STRIPS:
-    text += (
-      ' With this many workers: their median, the half of them around it, and '
-      'all of them.'
-    )
-  elif len(run.rows) > 2 * _BUCKETS:
-    text += (
-      ' Where several steps share a pixel, the line is their median, and the '
-      'band holds all of them.'
-    )
-  return text
-
-
-def _delta(threshold):
-  if np.all(threshold == threshold[0]):
-    dashed = ' (dashed)' if np.isfinite(threshold[0]) else ''
-    return f'delta = {threshold[0]:g}{dashed}'
-  return 'delta (dashed), which the budget moves,'
+    'logarithmic axis.': True,
+    'No threshold is recorded, so the figure does not say why the workers '
+    'synchronized.': delta is None,
+    f'A worker that reaches {votes} votes to synchronize (triangle). A '
+    'triangle at the upper edge is an infinite change: there was no earlier '
+    'gradient to compare with.': delta is not None,
+    f'After {bound} steps without a synchronization the workers synchronize, '
+    'whatever their changes.': bound,
+    'Bars on top: the steps that synchronized. Where many steps share a bar, '
+    'its height is the share of them that did.': True,
+    f'One step in {every} is logged.': every > 1,
+    'With this many workers: their median, the half of them around it, and all '
+    'of them.': run.changes.shape[1] > STRIPS,
+    'Where several steps share a pixel, the line is their median, and the band '
+    'holds all of them.': run.changes.shape[1] <= STRIPS
+    and len(run.rows) > 2 * _BUCKETS,
+  }
+  return figure.caption(sentences)
 
 
 def _marks(

@@ -35,15 +35,12 @@ class Entry(NamedTuple):
 
     Two more fields are `of_bsp`, the share of BSP's bytes, and `learning_rate`.
     """
-    if field == 'learning_rate':
-      return dict.fromkeys(self.runs, self.learning_rate)
-    if field == 'of_bsp':
-      return {seed: run.share_of_bsp for seed, run in self.runs.items()}
-    return {
-      seed: math.nan if run.outcome[field] is None else run.outcome[field]
-      for seed, run in self.runs.items()
-      if field in run.outcome
-    }
+    found = {}
+    for seed, run in self.runs.items():
+      more = {'of_bsp': run.share_of_bsp, 'learning_rate': self.learning_rate}
+      if field in (numbers := run.outcome | more):
+        found[seed] = math.nan if numbers[field] is None else numbers[field]
+    return found
 
   def mean(self, field: str) -> float:
     """Returns the mean of a field of the summary over seeds."""

@@ -34,28 +34,23 @@ def plot(runs: Sequence[Run]) -> figure.Plot | None:
     figure.Line('LSSR', deltas, curve, look, 'pre', '{y} with delta {x}'),
     figure.Line("this run's LSSR", ends, own, figure.DOTTED, hover=''),
   ]
-  caption = (
-    'The share of steps that stay local with each fixed delta, counted on the '
-    'changes that this run recorded.'
-  )
-  if max_period:
-    caption += f' The synchronizations that max_period = {max_period} forces'
-    caption += ' are included.'
   read = [
     f'delta {deltas[np.argmax(curve >= wanted)]:.4g} for {wanted:g}'
     for wanted in _WANTED
     if curve[0] <= wanted <= curve[-1]
   ]
-  if read:
-    caption += f' To keep that share local: {", ".join(read)}.'
-  caption += (
-    ' Workers that synchronize less often see other gradients, so the page of '
-    'a run with the new delta says more.'
-  )
-  x, title = (
-    figure.Axis(label='delta (no unit)', log=True),
-    'LSSR (local steps / steps)',
-  )
+  sentences = {
+    'The share of steps that stay local with each fixed delta, counted on the '
+    'changes that this run recorded.': True,
+    f'The synchronizations that max_period = {max_period} forces are '
+    'included.': max_period,
+    f'To keep that share local: {", ".join(read)}.': read,
+    'Workers that synchronize less often see other gradients, so the page of a '
+    'run with the new delta says more.': True,
+  }
+  caption = figure.caption(sentences)
+  title = 'LSSR (local steps / steps)'
+  x = figure.Axis(label='delta (no unit)', log=True)
   panels = [figure.Panel(title, x, figure.SHARE, marks, 240)]
   return figure.Plot('delta', 'LSSR for each delta', caption, panels)
 

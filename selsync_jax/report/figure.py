@@ -6,7 +6,7 @@ page's script. All sizes are CSS pixels.
 """
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import math
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -341,6 +341,11 @@ def place(
 def _overlap(one, other):
   left, right, bottom, top = other
   return one[0] < right and left < one[1] and one[2] < top and bottom < one[3]
+
+
+def caption(sentences: Mapping[str, Any]) -> str:
+  """Joins the sentences that hold: whose value is true."""
+  return ' '.join(text for text, holds in sentences.items() if holds)
 
 
 def strip_height(count: int) -> int:

@@ -18,7 +18,7 @@ COSTS = {
   'virtual_seconds': ('virtual time (seconds)', ''),
 }
 _BUCKETS = 120
-_TRAINED = 'training batches'
+_TRAINED, _BSP = 'training batches', 'validation, BSP'
 _LONG = 60  # From this number of steps on, batches are drawn as a band.
 _COVERED = (0.1, 0.5, 0.9)  # Quantiles of a bucket: a band, and its middle.
 _SETTLED = 0.2
@@ -31,29 +31,20 @@ Groups: TypeAlias = Mapping[str, Sequence[Run]]
 def of_run(run: Run) -> Iterator[figure.Plot]:
   """Plots one run, its training batches, and the same run under BSP."""
   for metric in run.metrics:
-    field, extra = f'validation_{metric}', ''
-    groups = {'validation, consensus': [run]} if _has(run, field) else {}
-    if run.bsp and _has(run.bsp, field):
-      groups['validation, BSP'] = [run.bsp]
-      extra = ' BSP: the run beside this one with the same config.'
-    trained = ', and of the training batches' if _has(run, metric) else ''
-    if trained and len(run.rows) >= _LONG:
-      extra += (
-        ' Gray band: 80% of the training batches around a step; the gray line '
-        'is their median.'
-      )
-    yield _plot(groups, metric, f'{trained}.', extra, run)
+    lines = {'validation, consensus': run, _BSP: run.bsp}
+    groups = {
+      name: [each]
+      for name, each in lines.items()
+      if each and _has(each, f'validation_{metric}')
+    }
+    yield _plot(groups, metric, run)
 
 
 def of_groups(groups: Groups) -> Iterator[figure.Plot]:
   """Plots several runs; the seeds of a method share a line."""
-  about = '; for a run without scores, of the training batches.'
-  if max(map(len, groups.values())) > 1:
-    about += ' Lines: means over seeds; bands: all seeds.'
   runs = [run for each in groups.values() for run in each]
-  metrics = dict.fromkeys(name for run in runs for name in run.metrics)
-  for metric in metrics:
-    yield _plot(groups, metric, about)
+  for metric in dict.fromkeys(name for run in runs for name in run.metrics):
+    yield _plot(groups, metric)
 
 
 def time_field(runs: Iterable[Run]) -> str:
@@ -73,13 +64,9 @@ def with_unit(metric: str, runs: Sequence[Run]) -> str:
 
 
 def _plot(
-  groups: Groups,
-  metric: str,
-  about: str,
-  extra: str = '',
-  batches: Run | None = None,
+  groups: Groups, metric: str, batches: Run | None = None
 ) -> figure.Plot:
-  """Plots the same lines over four costs; the texts are for the caption."""
+  """Plots the same lines, and one run's training batches, over four costs."""
   runs = [run for each in groups.values() for run in each]
   runs += [batches] if batches else []
   costs = ('step', 'samples', 'bytes_per_worker', time_field(runs))
@@ -102,13 +89,23 @@ def _plot(
     )
     title = with_unit(metric, runs) if not panels else ''
     panels.append(figure.Panel(title, x, y, marks[cost]))
-  caption = (
+  trained = [mark for mark in marks['step'] if mark.name == _TRAINED]
+  about = ', and of the training batches' if trained else ''
+  if batches is None:
+    about = '; for a run without scores, of the training batches'
+  sentences = {
     f'The {metric} of the consensus (the mean over workers) on the validation '
-    f'split{about} The panels show the same scores over four costs.'
-  )
-  if limits:
-    caption += ' The first scores may lie below the axis.'
-  caption += extra
+    f'split{about}.': True,
+    'Lines: means over seeds; bands: all seeds.': any(
+      len(each) > 1 for each in groups.values()
+    ),
+    'The panels show the same scores over four costs.': True,
+    'The first scores may lie below the axis.': limits,
+    'BSP: the run beside this one with the same config.': _BSP in groups,
+    'Gray band: 80% of the training batches around a step; the gray line is '
+    'their median.': len(trained) > 1,
+  }
+  caption = figure.caption(sentences)
   return figure.Plot(metric, metric.capitalize(), caption, panels, columns=4)
 
 

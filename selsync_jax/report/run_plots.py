@@ -30,12 +30,12 @@ def communication(runs: Sequence[Run]) -> Plot | None:
   """Plots LSSR and sent bytes over steps, next to the bytes of BSP."""
   bsp, x = _bsp(runs), _steps()
   against = ', against BSP (dotted)' if bsp else ''
-  caption = f'Bytes: the sum that each worker has sent so far{against}.'
-  if any(run.is_lockstep for run in runs):
-    caption = (
-      'LSSR: the share of the steps so far that stayed local. It is 0 for BSP, '
-      f'which synchronizes at every step. {caption}'
-    )
+  sentences = {
+    'LSSR: the share of the steps so far that stayed local. It is 0 for BSP, '
+    'which synchronizes at every step.': any(run.is_lockstep for run in runs),
+    f'Bytes: the sum that each worker has sent so far{against}.': True,
+  }
+  caption = figure.caption(sentences)
   return _over_steps(
     runs,
     'communication',
