@@ -108,7 +108,10 @@ class Run:
         config = records.read_config(folder)
         if config is None or composition(config['sync']) != 'bsp':
           continue
-        if _relevant(config) == _relevant(self.config):
+        own = completed(self.config)
+        different = files.differences(own, completed(config))
+        sections = {name.partition('.')[0] for name, *_ in different}
+        if sections <= _IRRELEVANT:
           other = read(folder)
           if other.is_simulated == self.is_simulated:
             return other
@@ -239,11 +242,6 @@ class Run:
     return value if name in self.goal.higher else -value
 
 
-def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-  fields = completed(config).items()
-  return {k: v for k, v in fields if k.partition('.')[0] not in _IRRELEVANT}
-
-
 def _validation_metrics(*rows: Mapping[str, Any]) -> list[str]:
   prefix = 'validation_'
   fields = [field for row in rows for field in row]
@@ -251,7 +249,7 @@ def _validation_metrics(*rows: Mapping[str, Any]) -> list[str]:
 
 
 # Sections of a config that do not change what is trained.
-_IRRELEVANT = ('sync', 'checkpoint', 'log')
+_IRRELEVANT = {'sync', 'checkpoint', 'log'}
 # The tasks whose main metric is not the loss, in the order of precedence.
 _JUDGED = ('language_modeling', 'classification')
 _TOTALS = (
