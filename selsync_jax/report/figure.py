@@ -145,19 +145,19 @@ class Axis:
     """Returns the axis with limits that show these values."""
     if not math.isnan(self.limits[0]):
       return self
-    if self.names:
-      limits = len(self.names) - 0.5, -0.5
-      return dataclasses.replace(self, limits=limits)
     shown = finite(values)
     low, high = (shown.min(), shown.max()) if len(shown) else (0, 1)
     is_wide = low > 0 and high > max(1, _WIDE * low)
-    if self.log or (is_wide and self.kind != 'zero'):
+    if self.names:
+      limits = len(self.names) - 0.5, -0.5
+    elif self.log or (is_wide and self.kind != 'zero'):
       margin = 1.05 * (high / low) ** 0.02
       limits = low / margin, high * margin
       return dataclasses.replace(self, limits=limits, log=True, ticks=6)
-    margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
-    limits = low - margin, high + margin
-    if self.kind != 'around':
+    elif self.kind == 'around':
+      margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
+      limits = low - margin, high + margin
+    else:
       limits = 0, 1.04 * high or 1
     return dataclasses.replace(self, limits=limits)
 
