@@ -397,18 +397,9 @@ def quality(
 
   All scores in `column` have the same number of decimals.
   """
-  form = '.1%' if is_share(run, metric, scores) else '.4g'
+  form = '.1%' if run.is_share(metric, scores) else '.4g'
   form = column_form([scores, *column], form)
   return f'validation {metric} {spread(scores, form).text}'
-
-
-def is_share(run: Run, metric: str, values: Iterable[float]) -> bool:
-  """Returns whether a metric looks like a share of correct answers.
-
-  Higher is better for it, and its values are in [0, 1]. BLEU and R squared may
-  be outside.
-  """
-  return metric in run.goal.higher and all(0 <= v <= 1 for v in values)
 
 
 def price(share: float) -> str:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from selsync_jax.report import facts, figure
+from selsync_jax.report import figure
 from selsync_jax.runs.history import Run
 
 # The label of the axis and the unit of its ticks, by field of a row.
@@ -58,7 +58,7 @@ def time_field(runs: Iterable[Run]) -> str:
 
 def with_unit(metric: str, runs: Sequence[Run]) -> str:
   """Returns the metric's name, with its unit if these runs agree about it."""
-  units = {run.data.get('units', {}).get(metric) for run in runs}
+  units = {run.units.get(metric) for run in runs}
   unit = units.pop() if len(units) == 1 else None
   return f'{metric} ({unit})' if unit else metric
 
@@ -168,7 +168,7 @@ def _settled(
     for line in lines
     if line.name != _TRAINED
   )
-  is_share = all(facts.is_share(run, metric, shown) for run in runs)
+  is_share = all(run.is_share(metric, shown) for run in runs)
   if not (len(settled) and is_share):
     return None
   low, high = settled.min(), shown.max()

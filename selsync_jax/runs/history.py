@@ -1,7 +1,7 @@
 """Reads a run back from its workdir, finished or not."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
@@ -125,6 +125,16 @@ class Run:
     return self.outcome[sent] / max(self.outcome[bsp], 1)
 
   @property
+  def units(self) -> Mapping[str, str]:
+    """The units of metrics, if recorded."""
+    return self.data.get('units', {})
+
+  @property
+  def num_classes(self) -> int | None:
+    """The model's outputs, if recorded."""
+    return self.data.get('num_classes')
+
+  @property
   def label_counts(self) -> Int[np.ndarray, 'workers labels'] | None:
     """Examples of each label in each worker's chunk, if recorded."""
     labels = self.data.get('labels')
@@ -212,7 +222,7 @@ class Run:
 
     Top-5 of ten classes does not: half of the classes are in the top five.
     """
-    return name != 'top5' or self.data.get('num_classes', math.inf) > 10
+    return name != 'top5' or self.num_classes is None or self.num_classes > 10
 
   @property
   def validated(self) -> list[str]:
@@ -240,6 +250,14 @@ class Run:
     if value is None or not math.isfinite(value):
       return -math.inf
     return value if name in self.goal.higher else -value
+
+  def is_share(self, metric: str, values: Iterable[float]) -> bool:
+    """Returns whether a metric looks like a share of correct answers.
+
+    Higher is better for it, and its values are in [0, 1]. BLEU and R squared
+    may be outside.
+    """
+    return metric in self.goal.higher and all(0 <= v <= 1 for v in values)
 
 
 def _validation_metrics(*rows: Mapping[str, Any]) -> list[str]:
