@@ -24,14 +24,14 @@ import itertools
 import pathlib
 from typing import Any
 
-from benchmarks.quality import families, runs, trigger_methods
+from benchmarks.quality import families, runs
 from benchmarks.quality.recipes import best, Recipe, TUNING_SEED, Workload
 from benchmarks.table import markdown, report
 from selsync_jax.commands import config_file, flags
 from selsync_jax.report import comparison_table, facts, marked
 from selsync_jax.report.comparison_table import Entry
 
-FILE = trigger_methods.__file__
+FILE = pathlib.Path(__file__).with_name('trigger_methods.py')
 PERIOD = 'a period'
 FIRST_SEED = 90
 TRIALS = 6

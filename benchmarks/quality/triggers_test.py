@@ -7,13 +7,23 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from benchmarks.quality import trigger_methods, triggers
+from benchmarks.quality import triggers
 from benchmarks.quality.triggers import PERIOD, RULES, TASKS
 import selsync_jax as ss
-from selsync_jax.methods import Context
+from selsync_jax.commands import config_file
+from selsync_jax.methods import Context, METHODS
 from selsync_jax.training.settings import check
+from tests.support import own_code
 
 SHARED = {'params': {'w': jnp.zeros((64, 64)), 'b': jnp.zeros(64)}}
+
+
+@pytest.fixture(autouse=True)
+def rules():
+  """The methods of the rules, until a test ends."""
+  with own_code.forgotten():
+    config_file.load(f'{triggers.FILE}:by_layer,text', [])
+    yield METHODS
 
 
 def tried(task, rule, folder):
@@ -29,7 +39,7 @@ def test_every_rule_has_as_many_trials_on_every_task(rule, tmp_path):
   for task in TASKS:
     trials = tried(task, rule, tmp_path)
     assert len({t.workdir for t in trials.values()}) == triggers.TRIALS
-    for trial in trials.values():
+    for trial in {r.spec: t for r, t in trials.items()}.values():
       strategy = check(trial.config).method(Context(100, trial.seed))
       strategy.averager.check(trial.config.workers)
 
@@ -42,24 +52,25 @@ def sent(trial):
   if strategy.averager.metrics(strategy.averager.init(SHARED)):
     often = 1 - sync.lssr  # The share of the arrays that travels, each step.
   else:
-    often = 1 / strategy.period if strategy.period else 1 - trigger_methods.LSSR
+    often = 1 / strategy.period if strategy.period else 0.2
   return often * sum(c.sent(4) for c in found if c.at == 'sync')
 
 
 def test_all_rules_send_the_same_bytes(tmp_path):
   (period, *_) = tried('text', PERIOD, tmp_path).values()
   for rule in RULES:
-    for trial in tried('text', rule, tmp_path).values():
-      if trial.config.sync.method != 'bsp':
+    each = {r.spec: t for r, t in tried('text', rule, tmp_path).items()}
+    for spec, trial in each.items():
+      if spec != 'bsp':
         assert sent(trial) == pytest.approx(sent(period), rel=0.06)
 
 
 @pytest.mark.parametrize('h_min', [2, 4])
 @pytest.mark.parametrize('peak', [0.01, 0.1])
-def test_the_quadratic_rule_keeps_to_its_budget(h_min, peak):
+def test_the_quadratic_rule_keeps_to_its_budget(h_min, peak, rules):
   rate = optax.warmup_cosine_decay_schedule(0.0, peak, 50, 600)
-  method = trigger_methods.quadratic
-  trigger = method(Context(100, 0, rate), h_min=h_min, steps=600).trigger
+  context = Context(100, 0, rate)
+  trigger = rules['quadratic'](context, h_min=h_min, steps=600).trigger
 
   def step(state, _):
     _, state = trigger.update({}, state)
@@ -69,8 +80,8 @@ def test_the_quadratic_rule_keeps_to_its_budget(h_min, peak):
   assert int(synced.sum()) == pytest.approx(120, abs=2)
 
 
-def test_a_layer_alone_can_ask_for_an_average():
-  trigger = trigger_methods.by_layer(Context(100, 0)).trigger
+def test_a_layer_alone_can_ask_for_an_average(rules):
+  trigger = rules['by_layer'](Context(100, 0)).trigger
   quiet = {'a': jnp.full(4, 100.0), 'b': jnp.full(4, 0.1)}
   loud = quiet | {'b': jnp.full(4, 1.0)}  # The whole norm hardly changes.
 
