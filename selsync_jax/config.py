@@ -29,6 +29,15 @@ class ConfigError(ValueError):
   code = 2  # The exit code of the process.
 
 
+class BusyError(ConfigError):
+  """A folder that another process is writing; the same command may work later.
+
+  A network file system keeps the lock of a host that died for a while.
+  """
+
+  code = 1
+
+
 class RunError(Exception):
   """A run that cannot continue: one line with place and reason."""
 

@@ -25,7 +25,7 @@ import orbax.checkpoint as ocp
 from selsync_jax import user_errors
 from selsync_jax.array_names import array_name, by_name
 from selsync_jax.cluster import processes
-from selsync_jax.config import ConfigError, RunError
+from selsync_jax.config import BusyError, RunError
 from selsync_jax.devices import arrays
 from selsync_jax.runs import files
 from selsync_jax.runs.ledger import Totals
@@ -281,7 +281,7 @@ class Checkpoints:
       self._arrived = None
     found = max(steps(self._workdir), default=-1)
     if processes.is_first() and found != self._newest:
-      raise ConfigError(
+      raise BusyError(
         f'--workdir={self._workdir}: another process is writing a run there'
       )
     with _as_checkpoint_error():

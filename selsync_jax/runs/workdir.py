@@ -16,7 +16,7 @@ import numpy as np
 
 from selsync_jax import renamed
 from selsync_jax.cluster import processes
-from selsync_jax.config import ConfigError
+from selsync_jax.config import BusyError, ConfigError
 from selsync_jax.fields import completed, may_change
 from selsync_jax.runs import files, records
 
@@ -99,7 +99,7 @@ def _claim(workdir: pathlib.Path) -> BinaryIO:
   flag = f'--workdir={workdir}'
   for folder in workdir.resolve().parents:
     if _is_held(folder / _LOCK):
-      raise ConfigError(
+      raise BusyError(
         f'{flag}: another process is writing a run in {folder}'
         f'{_holder(folder / _LOCK)}'
       )
@@ -113,7 +113,7 @@ def _lock(path: pathlib.Path, flag: str, what: str) -> BinaryIO:
   # Another process may have moved the folder before the lock was taken.
   if not is_there or not os.path.samestat(os.fstat(lock.fileno()), path.stat()):
     lock.close()
-    raise ConfigError(
+    raise BusyError(
       f'{flag}: another process is writing {what} there{_holder(path)}'
     )
   mark = secrets.token_hex(_MARK // 2)
@@ -160,7 +160,7 @@ def _refuse_to_move(workdir: pathlib.Path) -> None:
     )
   for lock in workdir.resolve().rglob(_LOCK):
     if _is_held(lock):
-      raise ConfigError(
+      raise BusyError(
         f'--workdir={workdir}: --restart cannot move aside {lock.parent}, '
         f'where another process is writing a run{_holder(lock)}'
       )

@@ -363,7 +363,7 @@ def test_a_simulation_compares_every_method_unless_some_are_named(tmp_path):
 def test_two_comparisons_cannot_write_in_one_folder(tmp_path, refused):
   out = tmp_path / 'comparison'
   with workdir.claimed(out, '--out'):
-    assert refused('compare', '--methods=bsp', f'--out={out}') == (
+    assert refused('compare', '--methods=bsp', f'--out={out}', code=1) == (
       f'compare: --out={out}: another process is writing its runs there '
       f'(pid {os.getpid()} on {socket.gethostname()})'
     )

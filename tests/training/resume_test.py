@@ -15,7 +15,7 @@ import time
 import pytest
 
 from selsync_jax.cluster import signals
-from selsync_jax.config import ConfigError, Stopped
+from selsync_jax.config import BusyError, ConfigError, Stopped
 from selsync_jax.configs import digits
 from selsync_jax.data import Data
 from selsync_jax.runs import history, records
@@ -186,7 +186,7 @@ def test_two_runs_cannot_write_in_one_folder(restart, tmp_path, data_dir):
   workdir = tmp_path / 'run'
   with (
     workdirs.opened(workdir, digits.get_config().to_dict(), restart=False),
-    pytest.raises(ConfigError, match=rf'writing a run.* \({LIVE}\)$'),
+    pytest.raises(BusyError, match=rf'writing a run.* \({LIVE}\)$'),
   ):
     run(workdir, data_dir, restart=restart)
   assert list(tmp_path.iterdir()) == [workdir]
@@ -208,7 +208,7 @@ def test_a_folder_that_was_moved_before_it_was_claimed_is_refused(
   opened = workdirs.opened(
     workdir, digits.get_config().to_dict(), restart=False
   )
-  with pytest.raises(ConfigError, match='another process'), opened:
+  with pytest.raises(BusyError, match='another process'), opened:
     pass
   assert not (tmp_path / 'moved' / 'config.json').exists()
 
