@@ -28,8 +28,8 @@ srun python train.py \
   --config.workers="$SLURM_ARRAY_TASK_COUNT" \
   --workdir="$SLURM_SUBMIT_DIR/runs/$SLURM_JOB_NAME" || code=$?
 
-# Requeue after a signal (75, 130); after a failure, at most ten times; never after a
-# mistake (2).
+# Requeue after a signal (75, 130); after a failure, if there were fewer than ten requeues
+# for any reason; never after a mistake (2).
 case $code in
   0 | 2) exit "$code" ;;
   75 | 130) ;;

@@ -25,8 +25,8 @@ srun --kill-on-bad-exit=1 python train.py \
   --config.workers="$SLURM_NTASKS" \
   --workdir="$SLURM_SUBMIT_DIR/runs/digits-$SLURM_JOB_NAME" || code=$?
 
-# Requeue after a signal (75, 130); after a failure, at most ten times; never after a
-# mistake (2).
+# Requeue after a signal (75, 130); after a failure, if there were fewer than ten requeues
+# for any reason; never after a mistake (2).
 case $code in
   0 | 2) exit "$code" ;;
   75 | 130) ;;
