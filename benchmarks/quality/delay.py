@@ -22,7 +22,7 @@ from typing import NamedTuple
 from benchmarks.quality import runs
 from benchmarks.table import markdown, report
 from selsync_jax.commands import flags, trials
-from selsync_jax.report import marked
+from selsync_jax.report import marked, significance
 from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -178,17 +178,15 @@ def above(found: dict[Case, Outcome], case: Case) -> list[float]:
 
 def table(found: dict[Case, Outcome]) -> str:
   """The table, in Markdown, with a row for each delayed case."""
-  from selsync_jax.report import facts
-
   lines = [['recipe', 'delay', *HEAD], ['---', *['---:'] * 4]]
   for case, (_, losses) in found.items():
     if case.delay:
       lines.append(
         [
           *(case.recipe, case.name),
-          facts.spread(found[Case(case.recipe, 0)].losses, '.4f').text,
-          facts.spread(losses, '.4f').text,
-          facts.spread(above(found, case), '+.2f').text,
+          significance.spread(found[Case(case.recipe, 0)].losses, '.4f').text,
+          significance.spread(losses, '.4f').text,
+          significance.spread(above(found, case), '+.2f').text,
         ]
       )
   return markdown(lines)

@@ -45,6 +45,7 @@ from selsync_jax.report import (
   image_files,
   marked,
   pareto_plot,
+  significance,
 )
 from selsync_jax.report.comparison_table import Entry
 from selsync_jax.runs.history import Trial
@@ -162,7 +163,9 @@ def table(found: Mapping[str, Outcome]) -> str:
     *(f'measured at {ratio}:1' for ratio in measured),
   ]
   lines = [head, ['---', '---', *['---:'] * (len(head) - 2)]]
-  form = facts.column_form([[*e.values(field).values()] for e in done], '.4f')
+  form = significance.column_form(
+    [[*e.values(field).values()] for e in done], '.4f'
+  )
   groups: dict[tuple[str, float], list[str]] = {}  # By recipe.
   for name, outcome in found.items():
     groups.setdefault(outcome.entry[:2], []).append(name)
@@ -174,10 +177,10 @@ def table(found: Mapping[str, Outcome]) -> str:
       recipe += f' ({lost} of {lost + len(entry.runs)} seeds diverged)'
     if entry.runs:
       scores = entry.values(field)
-      above = facts.excess(scores, bsp.entry.values(field)).cell('+z.2f')
+      above = significance.excess(scores, bsp.entry.values(field)).cell('+z.2f')
       times = outcome.seconds.values()
       cells = [
-        facts.spread([*scores.values()], form).text,
+        significance.spread([*scores.values()], form).text,
         '' if BSP in names else above.text,
         f'{outcome.sent / bsp.sent:.1%}',
         *(f'{statistics.fmean(t[r] for t in times):,.1f}' for r in SHOWN),

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.quality import runs
 from benchmarks.quality.paper import claim, table_one, workloads
 from benchmarks.quality.paper.__main__ import GROUPS
-from selsync_jax.report import facts
+from selsync_jax.report import significance
 from selsync_jax.runs.history import Run
 
 
@@ -52,7 +52,9 @@ def test_the_cost_of_an_average_gives_the_speed_up_back():
   ],
 )
 def test_the_interval_over_seeds_decides(numbers, verdict):
-  found = claim.found('', [], numbers, claim.BETTER, '+.2f', facts.ROUNDING)
+  found = claim.found(
+    '', [], numbers, claim.BETTER, '+.2f', significance.ROUNDING
+  )
   assert found.verdict == verdict
 
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from benchmarks.quality import runs
 from benchmarks.table import markdown, report
 from selsync_jax.commands import compare, trials
-from selsync_jax.report import marked
+from selsync_jax.report import marked, significance
 from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -238,8 +238,6 @@ def table(
     scored: the clusters whose scores are shown.
     timed: the clusters whose times are shown.
   """
-  from selsync_jax.report import facts
-
   score, target = workload.score.split('_')[-1], f'{workload.target:g}'
   head = [
     'method',
@@ -253,7 +251,7 @@ def table(
     runs_of = {cluster: found[cluster][method] for cluster in CLUSTERS}
     scores = []
     for each in (runs_of[c] for c in scored):
-      text = facts.spread([o.final for o in each], '.4f').text
+      text = significance.spread([o.final for o in each], '.4f').text
       text = text.removesuffix(' ± 0.0000')
       lost = f' ({seeds - len(each)} of {seeds} seeds diverged)'
       scores.append(text + lost * (len(each) < seeds) if each else 'diverged')

@@ -28,7 +28,7 @@ from benchmarks.quality import families, runs
 from benchmarks.quality.recipes import best, Recipe, TUNING_SEED, Workload
 from benchmarks.table import markdown, report
 from selsync_jax.commands import config_file, flags
-from selsync_jax.report import comparison_table, facts, marked
+from selsync_jax.report import comparison_table, marked, significance
 from selsync_jax.report.comparison_table import Entry
 
 FILE = pathlib.Path(__file__).with_name('trigger_methods.py')
@@ -140,7 +140,9 @@ def table(found: Mapping[str, Entry]) -> str:
   ]
   lines = [head, ['---', '---', *['---:'] * (len(head) - 2)]]
   forms = [
-    facts.column_form([[*e.values(f).values()] for e in found.values()], '.4f')
+    significance.column_form(
+      [[*e.values(f).values()] for e in found.values()], '.4f'
+    )
     for f in fields
   ]
   for name, entry in found.items():
@@ -148,10 +150,10 @@ def table(found: Mapping[str, Entry]) -> str:
     if entry.runs:
       scores = [entry.values(field) for field in fields]
       against = found[PERIOD].values(fields[1])
-      above = facts.excess(scores[1], against).cell('+z.2f')
+      above = significance.excess(scores[1], against).cell('+z.2f')
       cells = [
         *(
-          facts.spread([*each.values()], form).text
+          significance.spread([*each.values()], form).text
           for each, form in zip(scores, forms, strict=True)
         ),
         '' if name == PERIOD else above.text,

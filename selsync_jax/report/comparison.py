@@ -20,6 +20,7 @@ from selsync_jax.report import (
   pareto_plot,
   plots,
   run_page,
+  significance,
   tables,
 )
 from selsync_jax.report.comparison_table import Baseline, Results
@@ -111,7 +112,7 @@ def _sections(
   image_files.write(figures, out, ('png', 'svg', 'pdf'), columns=True)
   yield page.table('summary', 'Comparison', found.rows, 'method')
   # With fewer seeds the headline says that they tell nothing apart.
-  if max(len(each.runs) for each in results.chosen) >= facts.FEWEST:
+  if max(len(each.runs) for each in results.chosen) >= significance.FEWEST:
     title = f'Methods not told apart by validation {results.metric}'
     head = '95% interval of the differences contains 0, or is unknown'
     undecided = {

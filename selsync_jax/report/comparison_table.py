@@ -1,8 +1,8 @@
 """The table of a comparison, like the paper's but over seeds; its verdict.
 
 The difference to BSP, or another baseline, is taken seed by seed, because runs
-with the same seed share initial weights and batches. `facts.Difference` says
-whether seeds tell two methods apart.
+with the same seed share initial weights and batches. `significance.Difference`
+says whether seeds tell two methods apart.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,8 +15,8 @@ import statistics
 from typing import Any, NamedTuple
 
 from selsync_jax.config import RunError
-from selsync_jax.report import facts, metric_plot
-from selsync_jax.report.facts import Difference, spread
+from selsync_jax.report import facts, metric_plot, significance
+from selsync_jax.report.significance import Difference, spread
 from selsync_jax.report.tables import Cell, NONE, Table
 from selsync_jax.runs import files, history
 from selsync_jax.runs.history import Run, Trial
@@ -184,7 +184,7 @@ class Results:
       others = [] if entry in known else known
       nearest = min(others, key=lambda e: distance(e, entry), default=None)
       scores = nearest.values(self.score) if nearest else {}
-      return facts.difference(entry.values(self.score), scores)
+      return significance.difference(entry.values(self.score), scores)
 
     return [difference(entry) for entry in self.chosen]
 
@@ -271,7 +271,7 @@ class Results:
       for name, by_seed in columns.items():
         values = list(by_seed.values())
         numbers[name] = statistics.fmean(values) if values else math.nan
-        sd = facts.deviation(values) if len(values) > 1 else math.nan
+        sd = significance.deviation(values) if len(values) > 1 else math.nan
         numbers[f'{name}_sd'] = sd
       finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
       found.append({'method': entry.label} | finite)
@@ -304,7 +304,7 @@ class Results:
     scores = {e.label: e.values(self.score) for e in self.chosen}
 
     def is_decided(label, other):
-      return facts.difference(scores[label], scores[other]).excludes_zero
+      return significance.difference(scores[label], scores[other]).excludes_zero
 
     return {
       label: [x for x in scores if x != label and not is_decided(label, x)]
@@ -325,7 +325,7 @@ class Results:
       run, share = next(iter(entry.runs.values())), entry.mean('of_bsp')
       score = facts.quality(run, self.metric, list(scores.values()), column)
       result = f'{score} {facts.price(share)}'
-      return facts.Contender(entry.label, result, share, scores)
+      return significance.Contender(entry.label, result, share, scores)
 
     others = [
       contender(entry)
@@ -333,9 +333,9 @@ class Results:
       if entry is not best and len(entry.diverged) <= len(best.diverged)
     ]
     first = contender(best)
-    mean = ' mean' * (others != [] and len(best.runs) < facts.FEWEST)
+    mean = ' mean' * (others != [] and len(best.runs) < significance.FEWEST)
     text = f'Best{mean} of {len(self.best)}: {first.name}, {first.result}'
-    text += facts.doubt(first, others)
+    text += significance.doubt(first, others)
     if lost := [entry.label for entry in self.best if not entry.runs]:
       text += f'. Diverged with every seed: {"; ".join(lost)}'
     return text
@@ -344,7 +344,7 @@ class Results:
 def _form(entries: Sequence[Entry], name: str) -> str:
   """Returns the format of a column, whose decimals follow its spread."""
   columns = (list(entry.values(name).values()) for entry in entries)
-  return facts.column_form(columns, facts.form(name))
+  return significance.column_form(columns, facts.form(name))
 
 
 def _seeds(entry: Entry) -> Cell:

@@ -15,6 +15,7 @@ from selsync_jax.report import (
   image_files,
   page,
   pareto_plot,
+  significance,
   tables,
 )
 from selsync_jax.report.tables import Cell, NONE
@@ -56,7 +57,7 @@ class Final(NamedTuple):
 
   def cell(self, form: str) -> Cell:
     """Returns the mean and the spread over seeds, and how many missed."""
-    mean, text = facts.spread(list(self.reached.values()), form)
+    mean, text = significance.spread(list(self.reached.values()), form)
     if missed := len(self.seeds) - len(self.reached):
       text += f', {missed} of {len(self.seeds)} never'
     return Cell(mean, text)
@@ -74,7 +75,7 @@ class Outcome(NamedTuple):
   def form(self) -> str:
     """The format of the values of all finals."""
     groups = [list(final.reached.values()) for final in self.finals]
-    return facts.column_form(groups, '.4g')
+    return significance.column_form(groups, '.4g')
 
   @property
   def verdict(self) -> str:
@@ -95,7 +96,7 @@ class Outcome(NamedTuple):
     def contender(final):
       sent = final.mean('sent')
       text = f'{final.cell(self.form).text} for {facts.size(sent)} per worker'
-      return facts.Contender(final.name, text, sent, final.reached)
+      return significance.Contender(final.name, text, sent, final.reached)
 
     others = {
       final.label: contender(final)
@@ -104,7 +105,7 @@ class Outcome(NamedTuple):
       and len(final.reached) >= max(len(recipe.reached), 1)
     }
     if recipe.reached:
-      line += facts.doubt(contender(recipe), [*others.values()])
+      line += significance.doubt(contender(recipe), [*others.values()])
     return line
 
   def front(self) -> figure.Plot:
@@ -148,7 +149,7 @@ class Outcome(NamedTuple):
     _, bsp, *_ = self.finals
 
     def above(final):
-      apart = facts.excess(final.reached, bsp.reached)
+      apart = significance.excess(final.reached, bsp.reached)
       return Cell(None, '') if final is bsp else apart.cell('+z.2f')
 
     finals = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from selsync_jax.report import facts, pareto_plot
+from selsync_jax.report import pareto_plot, significance
 from selsync_jax.report.comparison_table import Baseline, Entry, Results
 from selsync_jax.runs.history import Run
 
@@ -162,7 +162,7 @@ def apart(*values, scale=1.0):
   """The difference of scores that are near `scale`, one for each seed."""
   others = dict.fromkeys(range(len(values)), scale)
   scores = {seed: scale + value for seed, value in enumerate(values)}
-  return facts.difference(scores, others)
+  return significance.difference(scores, others)
 
 
 def test_the_interval_of_a_difference_is_students():
@@ -329,7 +329,7 @@ def test_a_method_that_diverges_with_every_seed_is_named():
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=6))
 def test_the_spread_is_the_sample_standard_deviation(values):
-  cell = facts.spread(values, '.6f')
+  cell = significance.spread(values, '.6f')
   assert cell.value == statistics.fmean(values)
   mean, deviation = map(float, cell.text.split(' ± '))
   assert mean == pytest.approx(np.mean(values), abs=1e-6)
@@ -352,8 +352,8 @@ def test_the_spread_is_the_sample_standard_deviation(values):
   ],
 )
 def test_the_digits_of_a_column_follow_its_smallest_spread(groups, form, shown):
-  form = facts.column_form(groups, form)
-  assert [facts.spread(values, form).text for values in groups] == shown
+  form = significance.column_form(groups, form)
+  assert [significance.spread(values, form).text for values in groups] == shown
 
 
 @given(

@@ -10,7 +10,7 @@ import pathlib
 from typing import NamedTuple
 
 from selsync_jax.commands import trials
-from selsync_jax.report import facts
+from selsync_jax.report import significance
 from selsync_jax.runs import history
 from selsync_jax.runs.history import Run, Trial
 
@@ -81,17 +81,17 @@ class Range(NamedTuple):
 
   It holds if the whole 95% interval over seeds lies between them, and does not
   hold if the whole interval lies outside. It is undecided otherwise, and if the
-  seeds show no spread (`facts.Difference`).
+  seeds show no spread (`significance.Difference`).
   """
 
   low: float = -math.inf
   high: float = math.inf
 
-  def verdict(self, numbers: facts.Difference) -> str:
+  def verdict(self, numbers: significance.Difference) -> str:
     """Returns the verdict on a number of every seed, in words."""
     least, most = numbers.bounds
-    if len(numbers.values) < facts.FEWEST:
-      return f'open: fewer than {facts.FEWEST} seeds'
+    if len(numbers.values) < significance.FEWEST:
+      return f'open: fewer than {significance.FEWEST} seeds'
     if self.low < least and most < self.high:
       return 'holds'
     if most <= self.low or least >= self.high:
@@ -203,13 +203,13 @@ def scored(
     number or task.gain,
     rule,
     '+.4f',
-    facts.ROUNDING,
+    significance.ROUNDING,
   )
 
 
 def mean(values: Sequence[float], form: str) -> str:
   """Returns the mean of several values."""
-  return facts.spread(values, form).text.partition(' ')[0]
+  return significance.spread(values, form).text.partition(' ')[0]
 
 
 def found(
@@ -221,7 +221,7 @@ def found(
   resolution: float | None = None,
 ) -> Finding:
   """Returns the finding for judged numbers and the value to show."""
-  judged = facts.Difference(dict(enumerate(numbers)), resolution)
+  judged = significance.Difference(dict(enumerate(numbers)), resolution)
   return Finding(
     what.format(', '.join(parts)),
     rule.verdict(judged),
