@@ -74,10 +74,12 @@ class Workload(NamedTuple):
       for trial in self.list_trials(spec, rates, TUNING_SEED)
     }
 
-  def again(self, recipe: Recipe, seeds: int) -> list[Trial]:
-    """The final runs of a recipe."""
+  def again(
+    self, recipe: Recipe, seeds: int, first: int = SEEDS
+  ) -> list[Trial]:
+    """The final runs of a recipe, with seeds from `first` on."""
     rates = [lambda _: recipe.rate]
-    return self.list_trials(recipe.spec, rates, SEEDS, seeds)
+    return self.list_trials(recipe.spec, rates, first, seeds)
 
   def search(self, sent: float, jobs: int) -> Recipe:
     """The result of `selsync tune` for a worker that sends `sent` bytes."""

@@ -10,19 +10,18 @@ one seed: two settings of its own with three learning rates, or one setting with
 six. The best trial on validation is trained with other seeds, and only then
 does the test split count.
 
-Prints a table for each task, the best on validation first: the score on
-validation and test, its difference to the period seed by seed, the bytes, and
-the gaps between averages. Writes triggers.json and, with --into, the tables
+Prints a table for each task, the best on validation first: the score on test,
+its difference to the period seed by seed, the bytes, and the shortest and the
+longest gap between averages. Writes triggers.json and, with --into, the tables
 into a page, between `<!-- triggers_TASK: ... -->` and
 `<!-- /triggers_TASK -->`. Finished runs are not repeated.
 """
 
 import argparse
 from collections.abc import Mapping
-import functools
 import itertools
 import pathlib
-from typing import Any
+from typing import NamedTuple
 
 from benchmarks.quality import families, runs
 from benchmarks.quality.recipes import best, Recipe, TUNING_SEED, Workload
@@ -30,6 +29,7 @@ from benchmarks.table import markdown, report
 from selsync_jax.commands import config_file, flags
 from selsync_jax.report import comparison_table, marked, significance
 from selsync_jax.report.comparison_table import Entry
+from selsync_jax.runs.history import Trial
 
 FILE = pathlib.Path(__file__).with_name('trigger_methods.py')
 PERIOD = 'a period'
@@ -38,46 +38,52 @@ TRIALS = 6
 RATES = '1x', '2x', '4x', '0.5x', '3x', '8x'
 """Learning rates; a rule with two settings has the first three."""
 
-SELSYNC = 'selsync+sync.delta=None+sync.lssr=0.8+sync.wire=int4'
-RULES = {
-  'BSP, all bytes': ('bsp',),
-  PERIOD: ('local_sgd+sync.period=5+sync.wire=int4',),
-  'SelSync': (
-    f'{SELSYNC}+sync.max_period=None',
-    f'{SELSYNC}+sync.max_period=None+sync.smoothing=0.04',
-  ),
-  'SelSync, longest gap': (
-    f'{SELSYNC}+sync.max_period=10',
-    f'{SELSYNC}+sync.max_period=7',
-  ),
-  'SelSync, even gaps': (
-    'evenly+sync.wire=int4',
-    'evenly+sync.shortest=3+sync.longest=6+sync.wire=int4',
-  ),
-  'SelSync by array': (
-    'by_layer+sync.wire=int4',
-    'by_layer+sync.smoothing=0.04+sync.wire=int4',
-  ),
-  'momentum by array (CurvaDion)': (
-    'by_momentum+sync.wire=int4',
-    'by_momentum+sync.momentum=0.99+sync.wire=int4',
-  ),
-  'variance (FDA)': (
-    'by_variance+sync.wire=int4',
-    'by_variance+sync.variant=sketch+sync.wire=int4',
-  ),
-  'drift of a worker': ('by_drift+sync.wire=int4',),
-  'learning rate (QSR)': (
-    'quadratic+sync.wire=int4',
-    'quadratic+sync.h_min=2+sync.wire=int4',
-  ),
-  'bits by drift': (
-    'by_precision',
-    'by_precision+sync.period=4+sync.coarse=int2+sync.fine=int4+sync.share=0.6',
-  ),
-  'arrays by drift': ('by_array', 'by_array+sync.period=2'),
+INT4 = '+sync.wire=int4'
+SELSYNC = f'selsync+sync.delta=None+sync.lssr=0.8{INT4}+sync.max_period='
+RULES: dict[str, dict[str, str]] = {
+  'BSP, all bytes': {'': 'bsp'},
+  PERIOD: {'5': f'local_sgd+sync.period=5{INT4}'},
+  'SelSync': {
+    'smoothing 0.16': f'{SELSYNC}None',
+    'smoothing 0.04': f'{SELSYNC}None+sync.smoothing=0.04',
+  },
+  'SelSync, longest gap': {
+    'at most 10': f'{SELSYNC}10',
+    'at most 7': f'{SELSYNC}7',
+  },
+  'SelSync, even gaps': {
+    '4 to 7': f'evenly{INT4}',
+    '3 to 6': f'evenly+sync.shortest=3+sync.longest=6{INT4}',
+  },
+  'SelSync by array': {
+    'smoothing 0.16': f'by_layer{INT4}',
+    'smoothing 0.04': f'by_layer+sync.smoothing=0.04{INT4}',
+  },
+  'momentum by array (CurvaDion)': {
+    'momentum 0.9': f'by_momentum{INT4}',
+    'momentum 0.99': f'by_momentum+sync.momentum=0.99{INT4}',
+  },
+  'variance (FDA)': {
+    'linear': f'by_variance{INT4}',
+    'sketch': f'by_variance+sync.variant=sketch{INT4}',
+  },
+  'drift of a worker': {'': f'by_drift{INT4}'},
+  'learning rate (QSR)': {
+    'at least 4': f'quadratic{INT4}',
+    'at least 2': f'quadratic+sync.h_min=2{INT4}',
+  },
+  'bits by drift': {
+    '2 or 8 bits': 'by_precision',
+    '2 or 4 bits, period 4': (
+      'by_precision+sync.period=4+sync.fine=int4+sync.share=0.6'
+    ),
+  },
+  'arrays by drift': {
+    'each step': 'by_array',
+    'period 2': 'by_array+sync.period=2',
+  },
 }
-"""The settings of each rule, as in `compare`."""
+"""The settings of each rule, as in `compare`, by their names in the table."""
 
 TASKS = {
   'text': ('A language model, AdamW', {}),
@@ -91,36 +97,41 @@ TASKS = {
 """The title and the fields of each task of trigger_methods.py."""
 
 
+class Outcome(NamedTuple):
+  """The final runs of a rule."""
+
+  setting: str  # Its name in `RULES`.
+  entry: Entry
+
+
 def measure(
   workload: Workload, options: argparse.Namespace
-) -> dict[str, Entry]:
-  """The final runs of every rule, the best on validation first."""
+) -> dict[str, Outcome]:
+  """The outcome of every rule, the best on validation first."""
 
   def train(trials):
     runs.train_all(trials, options.jobs)
 
-  tried = {name: list_tried(workload, RULES[name]) for name in options.rules}
+  tried = {name: list_tried(workload, name) for name in options.rules}
   train(t for each in tried.values() for t in each.values())
   recipes = {name: best(each) for name, each in tried.items()}
-  finals = {}
-  for name, (spec, rate) in recipes.items():
-    rates = [functools.partial(_fixed, rate)]
-    finals[name] = workload.list_trials(spec, rates, FIRST_SEED, options.seeds)
+  finals = {
+    name: workload.again(recipe, options.seeds, FIRST_SEED)
+    for name, recipe in recipes.items()
+  }
   train(t for each in finals.values() for t in each)
   found = {}
   for name, each in finals.items():
-    (found[name],) = comparison_table.read_entries(each)
-  order = sorted(found, key=lambda name: found[name].rank, reverse=True)
+    settings = {spec: setting for setting, spec in RULES[name].items()}
+    (entry,) = comparison_table.read_entries(each)
+    found[name] = Outcome(settings[recipes[name].spec], entry)
+  order = sorted(found, key=lambda name: found[name].entry.rank, reverse=True)
   return {name: found[name] for name in order}
 
 
-def _fixed(rate: float, own: float) -> float:
-  del own
-  return rate
-
-
-def list_tried(workload: Workload, specs: tuple[str, ...]) -> dict[Recipe, Any]:
+def list_tried(workload: Workload, rule: str) -> dict[Recipe, Trial]:
   """The trials of a rule: its settings at some learning rates."""
+  specs = RULES[rule].values()
   rates = [*map(flags.rate, RATES[: TRIALS // len(specs)])]
   return {
     Recipe(spec, trial.learning_rate): trial
@@ -129,41 +140,33 @@ def list_tried(workload: Workload, specs: tuple[str, ...]) -> dict[Recipe, Any]:
   }
 
 
-def table(found: Mapping[str, Entry]) -> str:
+def table(found: Mapping[str, Outcome]) -> str:
   """The table of a task, in Markdown."""
-  metric = comparison_table.metric_of([*found.values()])
-  fields = [f'{split}_{metric}' for split in ('validation', 'test')]
+  entries = [outcome.entry for outcome in found.values()]
+  field = f'test_{comparison_table.metric_of(entries)}'
   head = [
-    *('rule', 'best setting'),
-    *(field.replace('_', ' ') for field in fields),
-    *('above the period, test, %', "of BSP's bytes", 'gaps'),
+    *('rule', 'best setting, learning rate', field.replace('_', ' ')),
+    *('above the period, %', "of BSP's bytes", 'gaps'),
   ]
   lines = [head, ['---', '---', *['---:'] * (len(head) - 2)]]
-  forms = [
-    significance.column_form(
-      [[*e.values(f).values()] for e in found.values()], '.4f'
-    )
-    for f in fields
-  ]
-  for name, entry in found.items():
-    cells = ['–'] * 5
+  values = [[*entry.values(field).values()] for entry in entries]
+  form = significance.column_form(values, '.4f')
+  against = found[PERIOD].entry.values(field)
+  for name, (setting, entry) in found.items():
+    shown = ', '.join(filter(None, [setting, f'{entry.learning_rate:g}']))
+    if entry.diverged:
+      shown += f' ({len(entry.diverged)} seeds diverged)'
+    cells = ['–'] * 4
     if entry.runs:
-      scores = [entry.values(field) for field in fields]
-      against = found[PERIOD].values(fields[1])
-      above = significance.excess(scores[1], against).cell('+z.2f')
+      scores = entry.values(field)
+      above = significance.excess(scores, against).cell('+z.2f')
       cells = [
-        *(
-          significance.spread([*each.values()], form).text
-          for each, form in zip(scores, forms, strict=True)
-        ),
+        significance.spread([*scores.values()], form).text,
         '' if name == PERIOD else above.text,
-        f'{entry.mean("of_bsp"):.2%}',
+        f'{entry.mean("of_bsp"):.1%}',
         _gaps(entry),
       ]
-    setting = f'{entry.label}, learning rate {entry.learning_rate:g}'
-    if entry.diverged:
-      setting += f' ({len(entry.diverged)} seeds diverged)'
-    lines.append([name, setting, *cells])
+    lines.append([name, shown, *cells])
   return markdown(lines)
 
 
@@ -190,27 +193,30 @@ def create_workload(name: str, options: argparse.Namespace) -> Workload:
   return Workload(f'{FILE}:{name}', given, TRIALS, options.work / name)
 
 
-def text(found: Mapping[str, Entry], name: str) -> str:
+def text(found: Mapping[str, Outcome], name: str) -> str:
   """The page's section about a task: the training, and the table."""
-  run = next(iter(found[PERIOD].runs.values()))
+  done = found[PERIOD].entry.runs
+  run = next(iter(done.values()))
   return (
     f'`python -m benchmarks.quality.triggers --tasks {name}`: '
     f'{run.config["workers"]} workers, {run.outcome["steps"]:,} steps, '
     f'{TRIALS} trials of each rule with seed {TUNING_SEED}, final runs with '
-    f'seeds {FIRST_SEED} to {FIRST_SEED + len(found[PERIOD].runs) - 1}.\n\n'
+    f'seeds {FIRST_SEED} to {FIRST_SEED + len(done) - 1}.\n\n'
     f'{table(found)}'
   )
 
 
 def main() -> None:
-  marks = [f'triggers_{name}' for name in TASKS]
-  parser = runs.parser(__doc__, 'triggers', *marks)
+  parser = runs.parser(__doc__, 'triggers')
   add = parser.add_argument
   add('--tasks', nargs='+', default=list(TASKS), choices=TASKS)
   add('--rules', nargs='+', default=list(RULES), choices=RULES)
   add('--idx-dir', help='folder with the files of Fashion-MNIST')
   options = parser.parse_args()
   options.rules = dict.fromkeys([PERIOD, *options.rules])
+  if options.into:
+    for name in options.tasks:
+      marked.check(options.into, f'triggers_{name}')
   results, notes = {}, []
   for name in options.tasks:
     found = measure(create_workload(name, options), options)
@@ -221,12 +227,13 @@ def main() -> None:
       )
     results[name] = {
       rule: {
-        'setting': entry.label,
+        'setting': setting,
+        'method': entry.label,
         'learning_rate': entry.learning_rate,
         'diverged': entry.diverged,
         'outcomes': {seed: run.outcome for seed, run in entry.runs.items()},
       }
-      for rule, entry in found.items()
+      for rule, (setting, entry) in found.items()
     }
     notes.append(f'### {TASKS[name][0]}\n\n{said}')
   report(options.out, results, notes=notes)

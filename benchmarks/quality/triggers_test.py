@@ -29,9 +29,7 @@ def rules():
 def tried(task, rule, folder):
   """The trials of a rule."""
   options = argparse.Namespace(idx_dir=None, work=folder)
-  return triggers.list_tried(
-    triggers.create_workload(task, options), RULES[rule]
-  )
+  return triggers.list_tried(triggers.create_workload(task, options), rule)
 
 
 @pytest.mark.parametrize('rule', RULES)
