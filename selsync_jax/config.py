@@ -30,7 +30,7 @@ class ConfigError(ValueError):
 
 
 class BusyError(ConfigError):
-  """A folder that another process is writing; the same command may work later.
+  """A folder or a port that another process uses; retry the command later.
 
   A network file system keeps the lock of a host that died for a while.
   """

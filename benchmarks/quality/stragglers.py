@@ -301,7 +301,7 @@ def section(
   if locked:
     slow = between(found['slow'][m] for m in locked)
     about += f'; in lockstep with a slow worker, {slow}'
-    # A slow worker changes nothing except that all times are twice as long.
+    # A slow worker changes nothing else: each step computes twice as long.
     few = {'scored': ['equal'], 'timed': ['equal', 'late']}
     parts.append(table(found, locked, workload, seeds, **few))
   if free:

@@ -1,6 +1,6 @@
 """Methods that choose when, what, or how precisely workers average.
 
-  python train.py --config=benchmarks/quality/trigger_methods.py:by_layer,text
+  python train.py --config=benchmarks/quality/trigger_methods.py:evenly,text
 
 A config file for `benchmarks.quality.triggers`, which compares these methods at
 equal bytes. All of them have a budget: the share of local steps, or the same
@@ -24,7 +24,6 @@ LSSR = 0.8
 """The share of local steps: averages as often as with a period of 5."""
 
 VETO = -(1 << 16)
-GAIN = 0.1  # Of thresholds that averagers move, see `ss.budgeted`.
 
 
 class ScoreState(NamedTuple):
@@ -38,15 +37,15 @@ class ScoreState(NamedTuple):
 
 def reaching(
   init: Callable[[Any], Any],
-  score: Callable[[Any, Any], tuple[Any, Any]],
+  score: Callable[[Any, Any, Any], tuple[Any, Any]],
   sees_update: bool = False,
 ) -> ss.Trigger:
   """Synchronizes when the score of any worker reaches a threshold.
 
   Args:
     init: `init(params)`, the first `inside`.
-    score: `score(tree, inside) -> (score, inside)`. The tree is the gradient,
-      or the applied update with zeros in `inside` after an average.
+    score: `score(tree, inside, params) -> (score, inside)`. The tree is the
+      gradient, or the applied update with zeros in `inside` after an average.
     sees_update: whether the tree is the applied update.
   """
 
@@ -60,7 +59,7 @@ def reaching(
       tree = extra.get('applied', updates)
       synced = extra.get('synced', state.sync)
       inside = jax.tree.map(lambda x: jnp.where(synced, 0, x), inside)
-    value, inside = score(tree, inside)
+    value, inside = score(tree, inside, params)
     flag = jnp.int32(value >= threshold)
     votes = lax.psum(jnp.where(jnp.isnan(value), VETO, flag), ss.AXIS)
     return updates, ScoreState(inside, value, votes > 0, votes >= 0)
@@ -84,11 +83,12 @@ def _largest_change(new: Any, old: Any) -> Any:
 
 
 @ss.register_method
-def by_layer(context, *, smoothing: float = 0.16, lssr: float = LSSR):
+def by_array_change(context, *, smoothing: float = 0.16, lssr: float = LSSR):
   """SelSync's change, array by array; the largest decides."""
   del context
 
-  def score(grads, ewma):
+  def score(grads, ewma, params):
+    del params
     squares = [jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)]
     pairs = zip(squares, ewma, strict=True)
     new = [
@@ -112,7 +112,8 @@ def by_momentum(context, *, momentum: float = 0.9, lssr: float = LSSR):
   """
   del context
 
-  def score(grads, old):
+  def score(grads, old, params):
+    del params
     new = jax.tree.map(lambda m, g: momentum * m + g, old, grads)
     norms = [[*map(optax.tree.norm, jax.tree.leaves(m))] for m in (new, old)]
     return _largest_change(*norms), new
@@ -122,13 +123,21 @@ def by_momentum(context, *, momentum: float = 0.9, lssr: float = LSSR):
 
 
 @ss.register_method
-def by_drift(context, *, lssr: float = LSSR):
-  """The distance of any worker from the last average."""
+def by_drift(context, *, relative: bool = False, lssr: float = LSSR):
+  """The distance of any worker from the last average.
+
+  It is that of all parameters, or the largest of an array, `relative` to it.
+  """
   del context
 
-  def score(applied, drift):
+  def score(applied, drift, params):
     drift = optax.tree.add(drift, applied)
-    return optax.tree.norm(drift), drift
+    if not relative:
+      return optax.tree.norm(drift), drift
+    pairs = zip(*map(jax.tree.leaves, (drift, params)), strict=True)
+    norm = optax.tree.norm
+    shares = [norm(d) / (norm(p) + 1e-6) for d, p in pairs]
+    return jnp.max(jnp.stack(shares)), drift
 
   trigger = reaching(optax.tree.zeros_like, score, sees_update=True)
   return ss.Strategy(ss.budgeted(trigger, lssr=lssr), ss.mean())
@@ -179,34 +188,45 @@ class BitsState(NamedTuple):
 
   wire: Any
   usual: Any  # Smoothed distance of the workers from the last average.
-  log_threshold: Any
+  credit: Any  # Averages in the second wire that the budget still allows.
+  fine: Any  # Whether the last average was in the second wire.
 
 
 def _selective_bits(wires, share):
   """Sends a mean in the second wire if the workers have moved unusually far.
 
-  The rest are sent in the first. `share` of the averages are in the second.
+  The rest are sent in the first. `share` of the averages may be in the second.
   """
   coarse, fine = wires
 
   def init(tree):
     zero = jnp.float32(0)
-    return BitsState(coarse.init(tree), zero, zero)
+    return BitsState(coarse.init(tree), zero, zero, zero)
 
   def apply(tree, state):
     moved = optax.tree.sub(tree, _reference(tree, state.wire))
     far = lax.pmean(optax.tree.norm(moved), ss.AXIS)
-    usual = jnp.where(state.usual > 0, state.usual, far)
-    is_fine = far >= usual * jnp.exp(state.log_threshold)
+    credit = state.credit + share
+    is_fine = (credit >= 1) & ((far >= state.usual) | (credit >= 2))
     branches = [
-      ss.annotated(wire.mean, rate=rate)
-      for wire, rate in ((fine, share), (coarse, 1 - share))
+      ss.annotated(wire.mean, rate=rate, scale=name)
+      for wire, rate, name in (
+        (fine, share, 'fine'),
+        (coarse, 1 - share, 'coarse'),
+      )
     ]
     tree, wire = lax.cond(is_fine, *branches, tree, state.wire)
-    log_threshold = state.log_threshold + GAIN * (is_fine - share)
-    return tree, BitsState(wire, 0.9 * usual + 0.1 * far, log_threshold)
+    usual = jnp.where(state.usual > 0, 0.9 * state.usual + 0.1 * far, far)
+    is_fine = jnp.float32(is_fine)
+    return tree, BitsState(wire, usual, credit - is_fine, is_fine)
 
-  return ss.Averager(init, apply)
+  def metrics(state):
+    return {
+      'fine': state.fine / share,
+      'coarse': (1 - state.fine) / (1 - share),
+    }
+
+  return ss.Averager(init, apply, metrics=metrics)
 
 
 def _reference(tree, wire):
@@ -235,36 +255,39 @@ def by_precision(
   return ss.Strategy(ss.every(period), averager)
 
 
-class LayersState(NamedTuple):
-  """State of `_selective_layers`."""
+class ArraysState(NamedTuple):
+  """State of `_selective_arrays`."""
 
   wire: Any
-  log_threshold: Any
-  sent: Any  # The share of the elements that traveled.
+  credit: Any  # The share of all elements that the budget still allows.
+  sent: Any  # The share of all elements that traveled last.
 
 
-def _selective_layers(share):
-  """Averages the arrays whose relative change reaches a threshold.
+def _selective_arrays(share):
+  """Averages the arrays that have changed most, as far as a budget goes.
 
-  The threshold follows a budget: `share` of all elements travels.
+  `share` of all elements travels; the array that has changed most waits until
+  the budget allows it.
   """
   wire = wires.int4()
 
   def init(tree):
-    return LayersState(wire.init(tree), jnp.float32(-10), jnp.float32(1))
+    return ArraysState(wire.init(tree), jnp.float32(0), jnp.float32(0))
 
   def apply(tree, state):
     reference = jax.tree.leaves(_reference(tree, state.wire))
     leaves, treedef = jax.tree.flatten(tree)
-    moved = jnp.stack(
-      [
-        optax.tree.norm(x - r) / (optax.tree.norm(r) + 1e-6)
-        for x, r in zip(leaves, reference, strict=True)
-      ]
-    )
-    chosen = lax.pmean(moved, ss.AXIS) >= jnp.exp(state.log_threshold)
+    pairs = zip(leaves, reference, strict=True)
+    moved = [
+      optax.tree.norm(x - r) / (optax.tree.norm(r) + 1e-6) for x, r in pairs
+    ]
+    order = jnp.argsort(-lax.pmean(jnp.stack(moved), ss.AXIS))
     sizes = jnp.array([x.size for x in leaves], jnp.float32)
-    sent = jnp.sum(sizes * chosen) / jnp.sum(sizes)
+    shares = (sizes / jnp.sum(sizes))[order]
+    credit = state.credit + share
+    fits = jnp.cumsum(shares) <= credit + 1e-6
+    sent = jnp.sum(jnp.where(fits, shares, 0))
+    chosen = jnp.zeros(len(leaves), bool).at[order].set(fits)
     mean = ss.annotated(wire.mean, scale='sent')
     averaged, after = mean(tree, state.wire)
 
@@ -273,14 +296,11 @@ def _selective_layers(share):
       return [jnp.where(c, n, o) for c, n, o in pairs]
 
     tree = treedef.unflatten(kept(jax.tree.leaves(averaged), leaves))
-    after = jax.tree.map(
-      lambda *x: kept(*x),
-      after,
-      state.wire,
-      is_leaf=lambda x: isinstance(x, list),
+    after = after._replace(
+      reference=kept(after.reference, state.wire.reference),
+      error=kept(after.error, state.wire.error),
     )
-    log_threshold = state.log_threshold + GAIN * (sent - share)
-    return tree, LayersState(after, log_threshold, sent)
+    return tree, ArraysState(after, credit - sent, sent)
 
   return ss.Averager(
     init, apply, agrees=False, metrics=lambda state: {'sent': state.sent}
@@ -288,17 +308,17 @@ def _selective_layers(share):
 
 
 @ss.register_method
-def by_array(context, *, period: int = 1, lssr: float = LSSR):
+def send_arrays(context, *, period: int = 1, lssr: float = LSSR):
   """Averages at a period those arrays that have changed most."""
   del context
   share = period * (1 - lssr)
-  return ss.Strategy(ss.every(period), _selective_layers(share))
+  return ss.Strategy(ss.every(period), _selective_arrays(share))
 
 
 TASKS = 'text', 'text_muon', 'pictures', 'one_label'
 
 
-def get_config(argument: str = 'by_layer,text'):
+def get_config(argument: str = 'evenly,text'):
   """Returns the config of a task: `METHOD,TASK`."""
   method, task = base.split(argument, TASKS)
   if task == 'pictures':

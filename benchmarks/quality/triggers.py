@@ -1,14 +1,14 @@
 """Does any adaptive rule beat a period, if all send the same bytes?
 
-  python -m benchmarks.quality.triggers --into=docs/evidence.md
+  python -m benchmarks.quality.triggers
   python -m benchmarks.quality.triggers --tasks text --seeds=5
 
 Trains a task with rules that decide when workers average, what they average, or
 in how many bits (benchmarks/quality/trigger_methods.py). Every rule sends as
-many bytes as an average at every fifth step in int4. Each has six trials with
-one seed: two settings of its own with three learning rates, or one setting with
-six. The best trial on validation is trained with other seeds, and only then
-does the test split count.
+many bytes as an average at every fifth step in int4, or fewer. Each has six
+trials with one seed: two settings of its own with three learning rates; BSP has
+one setting with six. The best trial on validation is trained with other seeds,
+and only then does the test split count.
 
 Prints a table for each task, the best on validation first: the score on test,
 its difference to the period seed by seed, the bytes, and the shortest and the
@@ -36,13 +36,16 @@ PERIOD = 'a period'
 FIRST_SEED = 90
 TRIALS = 6
 RATES = '1x', '2x', '4x', '0.5x', '3x', '8x'
-"""Learning rates; a rule with two settings has the first three."""
+"""Learning rates; a setting of two has the first three."""
 
 INT4 = '+sync.wire=int4'
 SELSYNC = f'selsync+sync.delta=None+sync.lssr=0.8{INT4}+sync.max_period='
 RULES: dict[str, dict[str, str]] = {
   'BSP, all bytes': {'': 'bsp'},
-  PERIOD: {'5': f'local_sgd+sync.period=5{INT4}'},
+  PERIOD: {
+    '5': f'local_sgd+sync.period=5{INT4}',
+    '3, in 2 bits': 'local_sgd+sync.period=3+sync.wire=int2',
+  },
   'SelSync': {
     'smoothing 0.16': f'{SELSYNC}None',
     'smoothing 0.04': f'{SELSYNC}None+sync.smoothing=0.04',
@@ -56,8 +59,8 @@ RULES: dict[str, dict[str, str]] = {
     '3 to 6': f'evenly+sync.shortest=3+sync.longest=6{INT4}',
   },
   'SelSync by array': {
-    'smoothing 0.16': f'by_layer{INT4}',
-    'smoothing 0.04': f'by_layer+sync.smoothing=0.04{INT4}',
+    'smoothing 0.16': f'by_array_change{INT4}',
+    'smoothing 0.04': f'by_array_change+sync.smoothing=0.04{INT4}',
   },
   'momentum by array (CurvaDion)': {
     'momentum 0.9': f'by_momentum{INT4}',
@@ -65,9 +68,12 @@ RULES: dict[str, dict[str, str]] = {
   },
   'variance (FDA)': {
     'linear': f'by_variance{INT4}',
-    'sketch': f'by_variance+sync.variant=sketch{INT4}',
+    'naive': f'by_variance+sync.variant=naive{INT4}',
   },
-  'drift of a worker': {'': f'by_drift{INT4}'},
+  'drift of a worker': {
+    'all parameters': f'by_drift{INT4}',
+    'an array, relative': f'by_drift+sync.relative=True{INT4}',
+  },
   'learning rate (QSR)': {
     'at least 4': f'quadratic{INT4}',
     'at least 2': f'quadratic+sync.h_min=2{INT4}',
@@ -79,8 +85,8 @@ RULES: dict[str, dict[str, str]] = {
     ),
   },
   'arrays by drift': {
-    'each step': 'by_array',
-    'period 2': 'by_array+sync.period=2',
+    'each step': 'send_arrays',
+    'period 2': 'send_arrays+sync.period=2',
   },
 }
 """The settings of each rule, as in `compare`, by their names in the table."""
@@ -193,16 +199,18 @@ def create_workload(name: str, options: argparse.Namespace) -> Workload:
   return Workload(f'{FILE}:{name}', given, TRIALS, options.work / name)
 
 
-def text(found: Mapping[str, Outcome], name: str) -> str:
+def text(
+  found: Mapping[str, Outcome], name: str, options: argparse.Namespace
+) -> str:
   """The page's section about a task: the training, and the table."""
-  done = found[PERIOD].entry.runs
-  run = next(iter(done.values()))
+  run = next(iter(found[PERIOD].entry.runs.values()))
+  last = FIRST_SEED + options.seeds - 1
   return (
-    f'`python -m benchmarks.quality.triggers --tasks {name}`: '
-    f'{run.config["workers"]} workers, {run.outcome["steps"]:,} steps, '
-    f'{TRIALS} trials of each rule with seed {TUNING_SEED}, final runs with '
-    f'seeds {FIRST_SEED} to {FIRST_SEED + len(done) - 1}.\n\n'
-    f'{table(found)}'
+    f'`python -m benchmarks.quality.triggers --tasks {name} '
+    f'--seeds={options.seeds}`: {run.config["workers"]} workers, '
+    f'{run.outcome["steps"]:,} steps, {TRIALS} trials of each rule with seed '
+    f'{TUNING_SEED}, final runs with seeds {FIRST_SEED} to {last}. The 95% '
+    f'intervals are not corrected for the number of rules.\n\n{table(found)}'
   )
 
 
@@ -220,7 +228,7 @@ def main() -> None:
   results, notes = {}, []
   for name in options.tasks:
     found = measure(create_workload(name, options), options)
-    said = text(found, name)
+    said = text(found, name, options)
     if options.into:
       marked.insert(
         f'\n{said}\n', pathlib.Path(options.into), f'triggers_{name}'

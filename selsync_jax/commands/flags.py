@@ -204,7 +204,7 @@ def address(text: str) -> tuple[str, int]:
   (('127.0.0.1', 9464), ('0.0.0.0', 9464))
   """
   host, _, number = text.rpartition(':')
-  return host or '127.0.0.1', port(number)
+  return host.strip('[]') or '127.0.0.1', port(number)
 
 
 _TRUTH = {'true': True, 't': True, '1': True}

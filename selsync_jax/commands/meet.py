@@ -118,5 +118,5 @@ def _serve_metrics(
   try:
     return metrics.serve(read, host, port)
   except OSError as error:
-    line = f'--metrics={host}:{port}: this port cannot be opened'
+    line = f'--metrics={host}:{port}: cannot be opened: {error.strerror}'
     raise RunError(line) from error

@@ -17,7 +17,7 @@ import secrets
 import threading
 from typing import Any, NamedTuple
 
-from selsync_jax.config import ConfigError
+from selsync_jax.config import BusyError, ConfigError
 
 # It would print a line about each stranger, and many would fill a disk.
 os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
@@ -161,7 +161,7 @@ class Server(flight.FlightServerBase):
     remark: see `Admission`.
 
   Raises:
-    ConfigError: if the port cannot be opened.
+    BusyError: if the port cannot be opened.
   """
 
   def __init__(
@@ -180,8 +180,10 @@ class Server(flight.FlightServerBase):
       )
     except ERRORS as error:
       host, _, port = address.rpartition(':')
-      raise ConfigError(
-        f'port {port}: cannot be opened at {host}; another program may use it'
+      reason, *_ = str(error).splitlines()
+      hint = '; another program may use it' * (port != '0')
+      raise BusyError(
+        f'port {port}: cannot be opened at {host}: {reason}{hint}'
       ) from error
     atexit.register(self.shutdown)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.config import LostError, RunError, Stopped
+from selsync_jax.config import ConfigError, LostError, RunError, Stopped
 from selsync_jax.islands import connection, joining
 from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.peers import Peers, View
@@ -43,7 +43,8 @@ class Led(Peers):
       the addresses of the others' `relays`.
 
   Raises:
-    RunError: in all processes, if `join` raises it.
+    ConfigError: in all processes, if `join` raises it.
+    RunError: likewise.
   """
 
   view = View((), 0, ())  # The view of the first process.
@@ -157,7 +158,7 @@ class Led(Peers):
         result = do()
       except LostError as raised:  # All would have to restart.
         error = RunError(str(raised))
-      except (Regrouped, RunError, Stopped) as raised:
+      except (ConfigError, Regrouped, RunError, Stopped) as raised:
         error = raised
       view = self._outer and self._outer.view
       content = pickle.dumps((result, error, view))
@@ -201,8 +202,12 @@ def join(
   join = functools.partial(
     joining.join, invitation, name, run, timeout, port=port, **more
   )
-  if jax.process_count() == 1:
+  if (count := jax.process_count()) == 1:
     return join()
+  if port + count > 65536:
+    raise ConfigError(
+      f'port={port}: must be at most {65536 - count} for {count} processes'
+    )
   return Led(invitation, timeout, port, join)
 
 

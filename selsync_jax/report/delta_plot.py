@@ -14,7 +14,11 @@ _WANTED = (0.5, 0.8, 0.9, 0.95)  # LSSRs whose delta the caption names.
 
 
 def plot(runs: Sequence[Run]) -> figure.Plot | None:
-  """Plots the LSSR of each delta; `None` if no change is above 0 and finite."""
+  """Plots the LSSR of each delta of one run.
+
+  Returns `None` if the run is not in lockstep, or has recorded no finite change
+  above 0.
+  """
   (run,) = runs
   if 'relative_changes_quantiles' not in run.rows[-1] or not run.is_lockstep:
     return None

@@ -147,7 +147,8 @@ class Axis:
       return self
     shown = finite(values)
     low, high = (shown.min(), shown.max()) if len(shown) else (0, 1)
-    is_wide = low > 0 and high > max(1, _WIDE * low)
+    is_wide = low > 0 and high > _WIDE * low
+    is_wide &= self.kind == 'cost' or high > 1
     if self.names:
       limits = len(self.names) - 0.5, -0.5
     elif self.log or (is_wide and self.kind != 'zero'):

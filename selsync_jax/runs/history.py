@@ -1,6 +1,5 @@
 """Reads a run back from its workdir, finished or not."""
 
-import collections
 from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
@@ -38,6 +37,17 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a config's method, workers and seed, for an outcome."""
   own = {name: config[name] for name in ('workers', 'seed') if name in config}
   return {'method': composition(config['sync']), **own}
+
+
+class _Columns(dict[str, Float[np.ndarray, 'rows']]):
+  """The numbers of all rows by field; NaN for a field that no row has."""
+
+  def __init__(self, count: int, known: Mapping[str, Any]):
+    super().__init__(known)
+    self._count = count
+
+  def __missing__(self, name: str) -> Float[np.ndarray, 'rows']:
+    return np.full(self._count, np.nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,11 +162,11 @@ class Run:
   def columns(self) -> Mapping[str, Float[np.ndarray, 'rows']]:
     """The numbers of all rows by field, see `column`."""
     rows = [records.numbers(row) for row in self.rows]
-    every = collections.defaultdict(lambda: np.full(len(rows), np.nan))
-    for i, row in enumerate(rows):
-      for name, value in row.items():
-        every[name][i] = value
-    return every
+    names = dict.fromkeys(name for row in rows for name in row)
+    return _Columns(
+      len(rows),
+      {n: np.array([row.get(n, np.nan) for row in rows], float) for n in names},
+    )
 
   @functools.cached_property
   def worker_values(self) -> Mapping[str, list[Shaped[np.ndarray, '...']]]:

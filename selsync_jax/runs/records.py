@@ -145,10 +145,11 @@ def read(workdir: pathlib.Path) -> tuple[Any, list[Row], Any, Any, list[Any]]:
   A file that is missing has `None` or an empty collection, as in the functions
   that read it alone.
   """
-  rows, sessions = read_metrics(workdir), provenance.sessions(workdir)
   config, summary, data = (
     files.read(workdir / file, kind) for file, kind in _KINDS.items()
   )
+  # A run may end meanwhile: rows are never older than the summary.
+  rows, sessions = read_metrics(workdir), provenance.sessions(workdir)
   return config and renamed.config(config), rows, summary, data or {}, sessions
 
 

@@ -14,7 +14,8 @@ class Programs:
   results are dropped. Every branch runs then, and waits for no other program.
 
   Args:
-    settings: the run's settings, adapted to the checkpoint that it resumes.
+    settings: the run's settings, adapted to the checkpoint that it resumes
+      unless this program prepares.
     participants: the programs that call them.
 
   Attributes:

@@ -22,11 +22,20 @@ from selsync_jax.report.figure import (
 
 
 @pytest.mark.parametrize(
-  'values, log', [([50, 10, 1], True), ([50, 10, 1, -5, -20], False)]
+  'values, kind, log',
+  [
+    ([50, 10, 1], 'around', True),
+    ([50, 10, 1, -5, -20], 'around', False),
+    ([0.8, 0.1, 0.02], 'around', False),  # A loss near its end.
+    ([0.8, 0.1, 0.02], 'cost', True),
+  ],
 )
-def test_an_axis_is_logarithmic_only_if_that_shows_all_values(values, log):
+def test_an_axis_is_logarithmic_only_if_that_shows_all_values(
+  values, kind, log
+):
   line = Line('', range(len(values)), values, Look('ink'))
-  axis = Plot('', '', '', [Panel('', Axis(), Axis(), [line])]).panels[0].y
+  axis = Axis(kind=kind)
+  axis = Plot('', '', '', [Panel('', Axis(), axis, [line])]).panels[0].y
   assert axis.log == log
   assert axis.limits[0] < min(values) and max(values) < axis.limits[1]
 

@@ -2,12 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.configs import digits
 from selsync_jax.report.comparison_table import read_entries
-from selsync_jax.runs import history
+from selsync_jax.runs import history, records
 from selsync_jax.runs.history import Trial
 from tests.support import damage, recorded
 
@@ -32,6 +33,30 @@ def test_a_summary_of_fewer_steps_is_from_an_earlier_session(tmp_path):
   trial = Trial('bsp', 0.1, 0, workdir, [], digits.get_config())
   with pytest.raises(RunError, match=r'longer: the summary covers fewer st'):
     read_entries([trial])
+
+
+def test_a_run_that_ends_while_it_is_read_has_not_finished(
+  tmp_path, monkeypatch
+):
+  workdir = tmp_path / 'live'
+  recorded.write_run(workdir, recorded.random_changes(30, 2))
+  summary = workdir / 'summary.json'
+
+  def read_metrics(workdir, read=records.read_metrics):
+    rows = read(workdir)
+    summary.write_text(json.dumps(recorded.summary(40)))
+    return rows
+
+  monkeypatch.setattr(records, 'read_metrics', read_metrics)
+  run = history.read(workdir)
+  assert run.summary is None and run.column('step')[-1] == 30
+
+
+def test_a_column_that_no_row_has_is_nan_and_stays_unknown(tmp_path):
+  recorded.write_run(tmp_path / 'run', recorded.random_changes(3, 2))
+  run = history.read(tmp_path / 'run')
+  assert np.isnan(run.column('nothing')).tolist() == [True] * 3
+  assert 'nothing' not in run.columns
 
 
 def test_a_run_that_scored_the_test_split_as_it_trained_is_refused(tmp_path):
