@@ -22,7 +22,7 @@ _TESTED = 0, 12  # The newest JAX that passes all tests, as in pyproject.toml.
 def _warn_of_untested_jax() -> None:
   """Logs a line if the installed JAX is newer than the tested versions.
 
-  This runs before it imports any part of JAX that a release may change.
+  This runs before the package imports parts of JAX that a release may change.
   """
   try:
     version = importlib.metadata.version('jax')

@@ -365,7 +365,7 @@ def unflattened(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def set_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the fields that are not `None`, which means not set."""
+  """Returns the fields that are set, which means not `None`."""
   return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -89,7 +89,7 @@ class Cluster:
 
 
 def agreement() -> Agreement:
-  """Returns the agreement of the current processes, or of one alone."""
+  """Returns the `Agreement` of the current processes, or of this one alone."""
   channel = _entered[-1].channel if _entered else None
   return channel.agreement if channel else Agreement()
 
@@ -276,7 +276,7 @@ def _go_without_proxy(service: str) -> None:
 def _detected(
   devices: Sequence[int] | None, timeout: int
 ) -> tuple[ProcessSpec, Sequence[int] | None]:
-  """Returns the process and its devices by the scheduler that JAX detects.
+  """Returns this process's place and devices, from the scheduler JAX detects.
 
   Raises:
     ConfigError: if the environment of the scheduler is incomplete.

@@ -133,7 +133,7 @@ def _objective(
 
 
 class _Tuning(NamedTuple):
-  """The phases of a search that follow the reference."""
+  """The phases of a search that come after the reference run."""
 
   options: argparse.Namespace
   processes: Processes

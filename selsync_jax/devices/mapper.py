@@ -119,9 +119,9 @@ class Mapper(abc.ABC):
     return split(abstract(tree, len(self.rows)), self.sharding)
 
   def abstract_saved(self, tree: Any, workers: int) -> Any:
-    """Returns the shapes for reading the state of another number of workers.
+    """Returns shapes to read a state that was saved with more or fewer workers.
 
-    Arrays without a sharding are read into the host's memory.
+    The shapes have no sharding, so the arrays are read into the host's memory.
     """
     return abstract(tree, workers)
 

@@ -21,7 +21,7 @@ from selsync_jax.sync.averagers import Delay
 
 
 class Behind(Late):
-  """Delayed means that travel in the background.
+  """Delayed averages, sent in the background.
 
   Args:
     peers: all islands.
@@ -29,8 +29,8 @@ class Behind(Late):
     form: layout of the averager's state.
 
   Attributes:
-    arrived: whether the mean needed last had arrived on all islands; callers
-      set it to `None` before.
+    arrived: whether the newest average that was needed had arrived in time on
+      all islands; callers set it to `None` before a step.
     watch: measures how long averages travel.
   """
 

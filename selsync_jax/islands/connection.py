@@ -142,10 +142,11 @@ def frame(message: messages.Message) -> bytes:
 def server_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
   """Returns the TLS context of a server with this certificate and key.
 
-  Python reads both from files only; these are pipes, so neither is on a disk.
+  Python loads a certificate and a key from files only. They are pipes here, so
+  nothing is written to a disk.
 
   Raises:
-    OSError: if these are not a certificate and a key.
+    OSError: if the arguments are not a valid certificate and its key.
   """
   context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
   ends = []

@@ -255,7 +255,7 @@ class Connections:
     return found.do_exchange(wanted, options)
 
   def forget(self, address: str) -> None:
-    """Gives the next call a new connection; other calls may keep this one."""
+    """Makes the next call connect again; others may keep this connection."""
     self._clients.pop(address, None)
 
   def close(self, address: str) -> None:

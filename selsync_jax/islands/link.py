@@ -230,7 +230,7 @@ class Link:
 
 
 class LinkAgreement(Agreement):
-  """An island's part in agreeing on the last step of all islands."""
+  """An island's side of the agreement on the step after which all stop."""
 
   def __init__(self, link: Link):
     super().__init__()

@@ -42,8 +42,8 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
   """Repeats a run, and compares the parameters after each of its rounds.
 
   Args:
-    folder: folder of the islands' runs. An island whose run is missing is
-      repeated, too.
+    folder: folder of the islands' runs. An island is also replayed if its own
+      run is missing.
 
   Returns:
     Number of compared digests of each island, by its name.
@@ -51,8 +51,8 @@ def replay(folder: pathlib.Path) -> dict[str, int]:
   Raises:
     ConfigError: if the folder does not hold a single run of islands, or the
       data or the model have changed since.
-    RunError: if the run cannot be repeated from these logs; or if an island
-      had other parameters than this process computes.
+    RunError: if the run cannot be repeated from these logs; or if an island's
+      parameters differ from those computed here.
   """
   found = sorted(path.parent for path in folder.glob(f'*/{rounds.ROUNDS}'))
   read = {workdir.name: rounds.read(workdir) for workdir in found}

@@ -144,7 +144,7 @@ class CoordinatorServer:
     self._loop.loop.call_later(GREETING, self._expect, caller)
 
   def _expect(self, caller: Frames) -> None:
-    """Cuts off a caller that has not shown its token in time."""
+    """Disconnects a caller that does not send its token in time."""
     if caller not in self._known:
       caller.transport.abort()
 

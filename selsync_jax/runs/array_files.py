@@ -115,7 +115,7 @@ def write(path: pathlib.Path, variables: Variables, about: About) -> None:
 
 @contextlib.contextmanager
 def _reading(path: pathlib.Path) -> Generator[None]:
-  """Turns the errors of a library into one line."""
+  """Raises an error of the reading library again, in one line."""
   try:
     yield
   except OSError as error:  # Not damage; another attempt may succeed.

@@ -80,7 +80,7 @@ class Totals:
 def totals_at(row: Mapping[str, Any], traffic: Traffic) -> Totals:
   """Returns the totals of a run at a row that `Ledger.enter` has returned.
 
-  They lack the clock and `skips`, which rows do not have.
+  The clock and `skips` are missing, because rows do not record them.
   """
   steps = row['step']
   return Totals(

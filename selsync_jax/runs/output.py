@@ -66,7 +66,7 @@ def own() -> None:
 
 
 def note_losses(folder: pathlib.Path | None = None, line: str = '') -> None:
-  """Sets the folder that gets notes of lost output, or adds such a note."""
+  """Sets the folder for notes about lost output, or without one adds a note."""
   if folder:
     _folders[:] = [folder]
   if line:

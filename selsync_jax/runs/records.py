@@ -171,10 +171,10 @@ def seals(record: Mapping[str, Any] | None) -> Seals:
 
 
 class Lines:
-  """A file with a line of JSON for each logged step; a missing file has none.
+  """A file with a line of JSON for each logged step; empty if it is missing.
 
-  `parse` returns the row of a line, which has a `step`, or raises `ValueError`
-  if the line is damaged. Lines are added between `open` and `close`.
+  `parse` turns a line into a row with a `step`, or raises `ValueError` if the
+  line is damaged. Lines are added between `open` and `close`.
   """
 
   _file: BinaryIO

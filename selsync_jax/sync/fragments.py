@@ -141,7 +141,7 @@ def _in_turn(k: int, averager: Averager, seed: int) -> Any:
 
 
 def _random(k: int, averager: Averager, seed: int) -> Any:
-  """Returns the functions of `_in_turn` for randomly drawn elements."""
+  """Like `_in_turn`, but draws the elements at random."""
   if averager.remembers:
     raise ValueError(
       'random fragments are different elements each time, and averager '

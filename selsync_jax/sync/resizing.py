@@ -25,7 +25,7 @@ def reset(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
 
 
 def first(saved: Any, fresh: Any, workers: Sequence[int], step: int) -> Any:
-  """Gives all workers the first old worker's state, for equal states."""
+  """Copies the first old worker's state to all; for states that are equal."""
   return jax.tree.map(lambda leaf: _repeat(leaf[0], len(workers)), saved)
 
 

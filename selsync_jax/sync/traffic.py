@@ -253,7 +253,7 @@ def traffic(
 ) -> Traffic:
   """Returns the bytes that each of N workers sends in a method's collectives.
 
-  `params` are one worker's parameters, or their shapes, for the traffic of BSP.
+  `params` are one worker's parameters, or their shapes, as BSP sends them.
   """
   collectives = tuple(collectives)
   return Traffic(

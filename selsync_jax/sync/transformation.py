@@ -121,9 +121,9 @@ class Transformation(optax.GradientTransformationExtraArgs, Part):
 def _keeping_types(init, update, check):
   """Returns functions whose states all have one type under `jax.shard_map`.
 
-  The outcome of a vote, for example, does not vary over workers. But in a state
-  with one row per worker, it may vary by its type. `lax.scan` over steps needs
-  one type.
+  The outcome of a vote, for example, is equal on all workers. But in a state
+  with a row per worker, its type says that it varies. `lax.scan` needs the same
+  type at every step.
   """
 
   def typed_init(params):

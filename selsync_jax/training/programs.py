@@ -10,22 +10,23 @@ from selsync_jax.training.setup import create_setup
 class Programs:
   """The functions of a run, each compiled at its first call.
 
-  While this program `prepares`, each function is called once here, and the
-  results are dropped. Every branch runs then, and waits for no other program.
+  If the program `prepares`, the constructor calls each function once, and drops
+  the results. These calls run every branch without waiting for other programs.
 
   Args:
-    settings: the run's settings, adapted to the checkpoint that it resumes
-      unless this program prepares.
-    participants: the programs that call them.
+    settings: the run's settings. If the run resumes, they are adapted to its
+      checkpoint, but not in a program that prepares.
+    participants: the programs that call these functions.
 
   Attributes:
-    settings: the same settings.
+    settings: the argument `settings`.
     setup: the run's setup.
     step: see `Participants.train_step`.
     evaluator: the evaluator of the consensus.
 
   Raises:
-    ConfigError: if the settings do not fit together, or not on the devices.
+    ConfigError: if the settings contradict each other, or do not fit the
+      devices.
   """
 
   def __init__(self, settings: Settings, participants: Participants):

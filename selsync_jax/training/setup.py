@@ -105,7 +105,8 @@ class Setup:
   def program(self) -> str:
     """Returns the step of all workers on one device, as StableHLO.
 
-    JAX cannot lower a pmapped function of several processes from shapes alone.
+    On one device, because JAX cannot lower a pmapped function of several
+    processes from shapes alone.
     """
     problem, workers = self.problem, self.mapper.workers
     batch = jax.tree.map(

@@ -71,9 +71,9 @@ class Curves:
     return read
 
   def sent(self, trial: Trial) -> float:
-    """Returns the bytes that a worker sends in a run as long as the config's.
+    """Returns the bytes that a worker sends in a run of the config's length.
 
-    They follow from the method's target LSSR, if it has one, without a run.
+    Nothing is trained: a target LSSR of the method says how often it averages.
     """
     lssr = trial.config.sync.get('lssr') or 0.0
     return self._steps * self._cost(trial)(lssr).sent

@@ -202,7 +202,7 @@ _TEST, _VALIDATION = 360, 180
 
 
 def _split_digits(labels: np.ndarray) -> dict[str, np.ndarray]:
-  """Returns the example indices of each split, stratified, sorted by MD5."""
+  """Returns the indices of each split, stratified by class, drawn by MD5."""
   from sklearn import model_selection  # Takes a second to import.
 
   def stratified(indices, size):

@@ -74,7 +74,7 @@ class Member:
     return self.membership is None or not self.membership.generation
 
   def opened(self) -> None:
-    """Introduces this island over a new connection, with all it knows."""
+    """Introduces this island over a new connection, and says all it knows."""
     self.outgoing.clear()
     self._is_open = True
     now, known = self.upcoming or self.membership, None

@@ -191,12 +191,12 @@ class Join(Message):
   Attributes:
     name: name, unique in the run.
     address: `host:port` of its outbox.
-    run: digest of each part of its program, by name.
+    run: digest of each part of the island's program, by name.
     timeout: seconds of silence after which this island counts as lost.
-    welcomes: whether it admits islands while it runs.
-    slot: slot that it had in an earlier run, if it knows one.
+    welcomes: whether the island lets others join while it runs.
+    slot: slot of the island in an earlier run, if known.
     relays: `host:port` of each relay in its other processes.
-    known: knowledge of the run, if it was a member before.
+    known: the island's knowledge of the run, if it was a member before.
   """
 
   name: Text
