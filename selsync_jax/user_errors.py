@@ -50,7 +50,7 @@ def is_own(file: str | None) -> bool:
     return False
   if file.endswith(('.pyx', '.pxi')):  # Compiled, and named without a folder.
     return False
-  # Of another environment that this one sees, or in the user's home.
+  # A library may be in another environment, or in the user's home.
   return not {'site-packages', 'dist-packages'} & {*pathlib.Path(file).parts}
 
 

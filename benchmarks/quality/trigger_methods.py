@@ -29,7 +29,7 @@ VETO = -(1 << 16)
 class ScoreState(NamedTuple):
   """State of a trigger of `reaching`."""
 
-  inside: Any  # What the score is computed from.
+  inside: Any  # The past that the next score needs.
   score: Any
   sync: Any
   safe: Any
@@ -126,7 +126,8 @@ def by_momentum(context, *, momentum: float = 0.9, lssr: float = LSSR):
 def by_drift(context, *, relative: bool = False, lssr: float = LSSR):
   """The distance of any worker from the last average.
 
-  It is that of all parameters, or the largest of an array, `relative` to it.
+  It is the norm over all parameters or, if `relative`, the largest norm of an
+  array, divided by the norm of the array's parameters.
   """
   del context
 
@@ -230,7 +231,7 @@ def _selective_bits(wires, share):
 
 
 def _reference(tree, wire):
-  """The last average, as a wire knows it."""
+  """The last average that a wire has sent."""
   leaves, treedef = jax.tree.flatten(tree)
   known = iter(wire.reference)
   return treedef.unflatten(

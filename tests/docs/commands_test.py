@@ -177,7 +177,7 @@ def split(command):
 def python_commands(page):
   for command in commands(page):
     # install_test.py runs the commands that need no checkout, and tests/islands
-    # those of islands.
+    # the commands of islands.
     others = 'git', 'cd', 'make', 'pip', '.venv/bin/pip', 'python'
     of_islands = re.search('island|INVITATION', ' '.join(command))
     if command[0] not in others and not of_islands:
