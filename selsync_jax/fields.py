@@ -238,7 +238,7 @@ FIELDS: Mapping[str, Field] = {
   'checkpoint.keep': _changeable(
     3,
     Count,
-    'How many of the newest checkpoints are kept, beside the best one.',
+    'How many of the newest checkpoints are kept.',
   ),
   'checkpoint.resize': _changeable(
     'mean',

@@ -5,12 +5,11 @@ manifest in it, the size and CRC-32 of each file, detects later damage. It holds
 only arrays and JSON, nothing that could be executed.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator
 from concurrent import futures
 import contextlib
 import io
 import json
-import math
 import pathlib
 import shutil
 import sys
@@ -198,24 +197,6 @@ def _wait_unless_failed(**barrier: Any) -> None:
     ocp.multihost.get_barrier_sync_fn()(**barrier)
 
 
-class _NewestAndBest:
-  """An orbax policy: keeps the newest checkpoints, and the best by loss."""
-
-  def __init__(self, count: int, losses: Mapping[int, float]):
-    self._count, self._losses = count, losses
-
-  def should_preserve(
-    self, checkpoints: Sequence[Any], *, context: Any
-  ) -> list[bool]:
-    """Returns whether to keep each of the checkpoints, which ascend by step."""
-    del context
-    steps = [checkpoint.step for checkpoint in checkpoints]
-    kept = set(steps[-self._count :])
-    if scored := [step for step in steps if step in self._losses]:
-      kept.add(min(scored, key=self._losses.__getitem__))
-    return [step in kept for step in steps]
-
-
 class Checkpoints:
   """The checkpoints of one run: the state of every worker, and a JSON record.
 
@@ -263,8 +244,7 @@ class Checkpoints:
     """Opens the claimed folder; waits at the end for the save in progress.
 
     It moves aside the checkpoints that are newer than the resumed one; if there
-    are checkpoints, one must be usable. The `keep` newest checkpoints stay, and
-    the one with the lowest validation loss.
+    are checkpoints, one must be usable. The `keep` newest checkpoints stay.
     """
     with _as_checkpoint_error():
       for path, (name, reason) in self._unusable.items():
@@ -292,11 +272,10 @@ class Checkpoints:
         'from a copy, or start over with --restart'
       )
     with _as_checkpoint_error():
-      self._losses = _losses(self._workdir)
       self._manager = ocp.CheckpointManager(
         self._folder,
         options=ocp.CheckpointManagerOptions(
-          preservation_policy=_NewestAndBest(keep, self._losses),
+          preservation_policy=ocp.checkpoint_managers.LatestN(keep),
           cleanup_tmp_directories=True,
           lightweight_initialize=True,  # Reads no file; it may be damaged.
           async_options=ocp.AsyncOptions(
@@ -346,8 +325,6 @@ class Checkpoints:
       state=ocp.args.StandardSave(arrays.to_global(state)),
       record=ocp.args.JsonSave(record | {'format': FORMAT, 'loss': loss}),
     )
-    if loss is not None and math.isfinite(loss):
-      self._losses[step] = loss
     with _as_checkpoint_error():
       self._manager.save(step, args=args, force=True)
     self._saving = self._waiter.submit(self._manager.wait_until_finished)
@@ -452,14 +429,3 @@ def _check_shapes(path: pathlib.Path, saved: Any, wanted: Any) -> None:
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
   return {name: leaf.shape[1:] for name, leaf in by_name(tree).items()}
-
-
-def _losses(workdir: pathlib.Path) -> dict[int, float]:
-  """Returns the validation losses of the checkpoints that have one, by step."""
-  losses = {}
-  for step, path in steps(workdir).items():
-    with contextlib.suppress(files.DamagedFile, CheckpointError):
-      loss = read_record(path)['loss']
-      if loss is not None and math.isfinite(loss):
-        losses[step] = loss
-  return losses
