@@ -6,8 +6,8 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
+from benchmarks import marked
 from selsync_jax.config import ConfigError
-from selsync_jax.report import marked
 
 
 class Table(NamedTuple):

@@ -30,6 +30,7 @@ import shlex
 import statistics
 from typing import Any, NamedTuple
 
+from benchmarks import marked
 from benchmarks.network import cluster as emulated
 from benchmarks.quality import runs as training
 from benchmarks.quality import shaped
@@ -43,7 +44,6 @@ from selsync_jax.report import (
   comparison_table,
   facts,
   image_files,
-  marked,
   pareto_plot,
   significance,
 )

@@ -25,10 +25,11 @@ import pathlib
 import statistics
 from typing import Any, NamedTuple
 
+from benchmarks import marked
 from benchmarks.quality import runs
 from benchmarks.table import markdown, report
 from selsync_jax.commands import compare, trials
-from selsync_jax.report import marked, significance
+from selsync_jax.report import significance
 from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]

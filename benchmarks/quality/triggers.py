@@ -23,11 +23,12 @@ import itertools
 import pathlib
 from typing import NamedTuple
 
+from benchmarks import marked
 from benchmarks.quality import families, runs
 from benchmarks.quality.recipes import best, Recipe, TUNING_SEED, Workload
 from benchmarks.table import markdown, report
 from selsync_jax.commands import config_file, flags
-from selsync_jax.report import comparison_table, marked, significance
+from selsync_jax.report import comparison_table, significance
 from selsync_jax.report.comparison_table import Entry
 from selsync_jax.runs.history import Trial
 

@@ -14,7 +14,6 @@ from typing import Any, TYPE_CHECKING
 
 from selsync_jax.commands import config_file, flags
 from selsync_jax.config import ConfigError
-from selsync_jax.report import marked
 
 if TYPE_CHECKING:
   from selsync_jax.commands.pool import Processes
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
   from selsync_jax.runs.history import Trial
 
 METHODS = 'selsync,bsp,local_sgd,fedavg'
-TABLE = 'comparison'  # The part of a page that --into fills.
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -55,13 +53,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('columns', about, _columns)
   about = 'Method that the others are compared to. Default: bsp.'
   line.flag('baseline', about)
-  line.flag('into', 'Markdown file to insert the table into.', pathlib.Path)
   options = line.parse(arguments)
   swept = [field for field, _ in options.sweep or []]
   if twice := [field for field in swept if swept.count(field) > 1]:
     raise ConfigError(f'--sweep={twice[0]}: give all its values at once')
-  if options.into:
-    marked.check(options.into, TABLE)  # Before the training.
   kind = ['compare', *['simulate'] * options.simulate]
   name = '-'.join([*kind, *config_file.names(options.file)])
   options.out = options.out or pathlib.Path('runs', name)
@@ -243,7 +238,7 @@ def comparison(folder: str | pathlib.Path) -> list[dict[str, Any]]:
   """
   from selsync_jax.runs import files
 
-  path = pathlib.Path(folder, f'{TABLE}.json')
+  path = pathlib.Path(folder, 'comparison.json')
   found = files.read(path, dict[str, Any]) or {}
   if 'records' not in found:
     raise ConfigError(
@@ -273,6 +268,4 @@ def _run(
   found = report.write(options.trials, options.out, columns, baseline)
   tables.show(found.shown)
   print(f'{found.best}.\n{found.page}')
-  if options.into:
-    marked.insert(found.markdown, options.into, TABLE)
   return found

@@ -65,17 +65,10 @@ def compare(out, data_dir, *flags):
 
 
 @pytest.fixture(scope='module')
-def readme(tmp_path_factory):
-  path = tmp_path_factory.mktemp('docs') / 'README.md'
-  path.write_text('a\n<!-- comparison -->\nold\n<!-- /comparison -->\nb\n')
-  return path
-
-
-@pytest.fixture(scope='module')
-def compared(tmp_path_factory, data_dir, readme, perceptron):
+def compared(tmp_path_factory, data_dir, perceptron):
   del perceptron
   out = tmp_path_factory.mktemp('compare')
-  return out, compare(out, data_dir, f'--into={readme}')
+  return out, compare(out, data_dir)
 
 
 def summary(out, folder):
@@ -223,13 +216,6 @@ def test_columns_and_baseline_hold_for_every_form_of_the_table(
   assert 'difference' in printed and 'LSSR' not in printed
 
 
-def test_the_table_is_inserted_between_markers(compared, readme):
-  table = (compared[0] / 'comparison.md').read_text()
-  assert readme.read_text() == (
-    f'a\n<!-- comparison -->\n{table}<!-- /comparison -->\nb\n'
-  )
-
-
 @pytest.mark.slow
 def test_compare_in_python_returns_what_the_command_writes(
   compared, data_dir, tmp_path, capsys
@@ -299,26 +285,6 @@ def test_a_smoke_comparison_has_a_folder_of_its_own(monkeypatch):
     options = command.parse([*flags, '--seeds=1'])
     assert options.out.name == f'compare-stdlib_gpt{folder}'
     assert [t.config.sync.method for t in options.trials] == list(METHODS)
-
-
-@pytest.mark.parametrize(
-  'content, rule',
-  [
-    (None, 'No such file or directory'),
-    (b'\xff', 'must be UTF-8'),
-    (b'<!-- /comparison -->', 'must hold <!-- comparison -->'),
-    (2 * b'<!-- comparison -->\n<!-- /comparison -->', 'must hold <!-- comp'),
-  ],
-)
-def test_a_document_without_the_markers_is_refused_before_any_run(
-  content, rule, tmp_path
-):
-  path = tmp_path / 'README.md'
-  if content:
-    path.write_bytes(content)
-  with pytest.raises(ConfigError) as error:
-    command.parse([f'--into={path}', f'--config={DIGITS}'])
-  assert str(error.value).startswith(f'--into={path}: {rule}')
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ holds. Writes each table into a page between `<!-- claims_GROUP -->` and
 
 from collections.abc import Mapping, Sequence
 
+from benchmarks import marked
 from benchmarks.quality import runs
 from benchmarks.quality.paper import (
   changes,
@@ -22,7 +23,6 @@ from benchmarks.quality.paper import (
 )
 from benchmarks.quality.paper.claim import Claim, Finding
 from benchmarks.table import markdown, report
-from selsync_jax.report import marked
 
 GROUPS: dict[str, tuple[str, list[Claim]]] = {
   'table': ('Table I by its own numbers', table_one.CLAIMS),

@@ -1,9 +1,15 @@
-"""The part of a Markdown page that a command writes, between two comments."""
+"""The part of a Markdown page that a command writes, between two comments.
+
+`python -m benchmarks.marked NAME.md PAGE` inserts a file as the page's part of
+this name.
+"""
 
 import pathlib
 import re
+import sys
 
 from selsync_jax.config import ConfigError
+from selsync_jax.runs import files
 
 
 def check(page: pathlib.Path, name: str) -> None:
@@ -22,8 +28,6 @@ def insert(text: str, page: pathlib.Path, name: str) -> None:
   Raises:
     ConfigError: if the page cannot be written, or lacks the part.
   """
-  from selsync_jax.runs import files
-
   new = _part(name).sub(lambda m: m[1] + text + m[2], _read(page, name))
   files.write(page.resolve(), new)  # A link to the file stays a link.
 
@@ -46,3 +50,8 @@ def _read(page: pathlib.Path, name: str) -> str:
 
 def _part(name: str) -> re.Pattern[str]:
   return re.compile(rf'(<!-- {name}\b.*?-->\n).*?(<!-- /{name} -->)', re.S)
+
+
+if __name__ == '__main__':
+  text, page = map(pathlib.Path, sys.argv[1:])
+  insert(text.read_text(encoding='utf-8'), page, text.stem)
