@@ -14,7 +14,6 @@ from selsync_jax.runs import (
   files,
   fingerprint,
   history,
-  output,
   provenance,
   records,
   writers,
@@ -90,7 +89,6 @@ class Store(contextlib.ExitStack):
       )
       stack.enter_context(claim)
       if self._saves:
-        output.note_losses(self.workdir)
         stack.enter_context(self._explaining())
         keep = config['checkpoint']['keep']
         stack.enter_context(self.checkpoints.opened(keep))

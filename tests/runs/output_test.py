@@ -21,24 +21,18 @@ def train(redirected, workdir):
 
 
 UNREAD = {
-  'a reader that leaves': ('2>&1 | head -1', 'stdout: Broken pipe'),
-  'a full disk for errors': ('2>/dev/full', None),
-  'all closed': ('<&- >&- 2>&-', None),
+  'a reader that leaves': '2>&1 | head -1',
+  'a full disk for errors': '2>/dev/full',
+  'all closed': '<&- >&- 2>&-',
 }
 
 
-@pytest.mark.parametrize('redirected, note', UNREAD.values(), ids=UNREAD)
+@pytest.mark.parametrize('redirected', UNREAD.values(), ids=UNREAD)
 @pytest.mark.slow
-def test_a_run_outlives_its_reader(redirected, note, tmp_path):
+def test_a_run_outlives_its_reader(redirected, tmp_path):
   code, _, errors = train(redirected, tmp_path)
   assert (code, errors) == (0, '')
   assert (tmp_path / 'summary.json').exists()
-  path = tmp_path / 'output-lost.txt'
-  if note:
-    (line,) = path.read_text().splitlines()
-    assert f', {note}; what could not be written was dropped' in line
-  else:
-    assert not path.exists()
 
 
 PRINTING = """
