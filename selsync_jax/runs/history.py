@@ -1,5 +1,6 @@
 """Reads a run back from its workdir, finished or not."""
 
+import collections
 from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
@@ -37,17 +38,6 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a config's method, workers and seed, for an outcome."""
   own = {name: config[name] for name in ('workers', 'seed') if name in config}
   return {'method': composition(config['sync']), **own}
-
-
-class _Columns(dict[str, Float[np.ndarray, 'rows']]):
-  """The numbers of all rows by field; NaN for a field that no row has."""
-
-  def __init__(self, count: int, known: Mapping[str, Any]):
-    super().__init__(known)
-    self._count = count
-
-  def __missing__(self, name: str) -> Float[np.ndarray, 'rows']:
-    return np.full(self._count, np.nan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,27 +140,19 @@ class Run:
     labels = self.data.get('labels')
     return np.array(labels) if labels else None
 
-  def column(self, field: str) -> Float[np.ndarray, 'rows']:
-    """Returns a field of every row, NaN where a row lacks it."""
-    return self.columns[field]
-
-  def values(self, column: str) -> list[Shaped[np.ndarray, '...']]:
-    """Returns every row's values per worker, empty where a row lacks them."""
-    return self.worker_values[column]
-
   @functools.cached_property
   def columns(self) -> Mapping[str, Float[np.ndarray, 'rows']]:
-    """The numbers of all rows by field, see `column`."""
+    """The numbers of all rows by field; NaN where a row lacks the field."""
     rows = [records.numbers(row) for row in self.rows]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return _Columns(
-      len(rows),
+    names = {name for row in rows for name in row}
+    return collections.defaultdict(
+      lambda: np.full(len(rows), np.nan),
       {n: np.array([row.get(n, np.nan) for row in rows], float) for n in names},
     )
 
   @functools.cached_property
   def worker_values(self) -> Mapping[str, list[Shaped[np.ndarray, '...']]]:
-    """The values per worker of all rows by column, see `values`."""
+    """The rows' values per worker by column; empty where a row lacks them."""
     steps = [row['step'] for row in self.rows]
     rows = records.read_workers(self.workdir, steps)
     return {

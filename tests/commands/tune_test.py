@@ -138,7 +138,7 @@ def test_the_recipe_is_a_config_that_trains_as_the_best_trial_did(
     if records.read_config(path) == json.loads(config.to_json())
   )
   train_and_evaluate(config, tmp_path)
-  bits = [history.read(path).column('loss') for path in (again, tmp_path)]
+  bits = [history.read(path).columns['loss'] for path in (again, tmp_path)]
   assert (bits[0] == bits[1]).all()
 
 
@@ -160,7 +160,7 @@ def test_the_value_of_a_trial_is_its_time_on_the_network(tuned):
   """Eight weights and a bias are 36 bytes."""
   out, _ = tuned
   reference = history.read(out / 'bsp-lr0.05' / 'seed0')
-  losses = reference.column('validation_loss')
+  losses = reference.columns['validation_loss']
   step = np.nonzero(losses <= losses[-1])[0][0] + 1
   links = network.Network(2, 1e9, 1e-3)
   seconds = 0.005 + links.seconds(Collective('all_reduce', 36))

@@ -217,6 +217,6 @@ def test_padding_that_a_mask_leaves_out_changes_no_score(tmp_path):
     train_and_evaluate(config(name), tmp_path / name)
     runs.append(history.read(tmp_path / name))
   for field in ('loss', 'accuracy', 'validation_perplexity', 'samples'):
-    one, other = (run.column(field) for run in runs)
+    one, other = (run.columns[field] for run in runs)
     assert np.isfinite(one).any()
     np.testing.assert_allclose(one, other, rtol=1e-5)

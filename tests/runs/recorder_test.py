@@ -83,7 +83,7 @@ def test_a_report_shows_a_loop_alone_and_beside_a_trainers_run(
   workdirs, tmp_path
 ):
   trainer, mine = workdirs
-  expected = history.read(mine).column('loss')
+  expected = history.read(mine).columns['loss']
   text = run_page.write([mine], tmp_path).read_text()
   _, y = line(text, 'loss', 1, 'training batches')
   np.testing.assert_allclose(y, expected, rtol=1e-4)

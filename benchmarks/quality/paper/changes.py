@@ -69,7 +69,7 @@ def jump(run: Run) -> float:
   A change is the largest of any worker, averaged over `WINDOW` steps and the
   decays.
   """
-  rates, changes = run.column('lr'), run.column('relative_change')
+  rates, changes = run.columns['lr'], run.columns['relative_change']
   decays = [i for i in range(1, len(rates)) if rates[i] < 0.5 * rates[i - 1]]
   return statistics.fmean(
     changes[i : i + WINDOW].mean() / changes[i - WINDOW : i].mean()

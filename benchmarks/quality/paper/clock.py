@@ -83,7 +83,7 @@ def selection(run: Run) -> float:
   Takes the mean over the second half of the run, after the threshold has
   settled.
   """
-  lengths = run.column('selection')
+  lengths = run.columns['selection']
   return float(lengths[len(lengths) // 2 :].mean())
 
 
