@@ -232,15 +232,13 @@ class Store(contextlib.ExitStack):
     record = self._new_record(totals, about)
     self.checkpoints.save(totals.steps, state, record, loss)
 
-  def rehearse(self, state: Any, totals: Totals, **about: Any) -> Any:
-    """Saves a new run before its first step; returns the state read back.
+  def rehearse(self, state: Any, totals: Totals, **about: Any) -> None:
+    """Saves a new run before its first step, and removes this checkpoint.
 
-    A state that cannot be saved is reported now, not after hours. A resumed run
-    keeps its state.
+    A state that cannot be saved is reported now, not after hours.
     """
-    if self.record is not None:
-      return state
-    return self.checkpoints.rehearse(state, self._new_record(totals, about))
+    if self.record is None:
+      self.checkpoints.rehearse(state, self._new_record(totals, about))
 
   def _new_record(
     self, totals: Totals, about: Mapping[str, Any]

@@ -96,10 +96,10 @@ class Hooks(contextlib.ExitStack):
 
     self._scores = self._fetcher.enter_all(score)
 
-  def rehearse(self, state: Any, **more: Any) -> Any:
+  def rehearse(self, state: Any, **more: Any) -> None:
     """Saves a new run before its first step, see `Store.rehearse`."""
     totals, about = self._fetcher.totals, self._about(more)
-    return self._store.rehearse(state, totals, **about)
+    self._store.rehearse(state, totals, **about)
 
   def save(self, state: Any, **more: Any) -> None:
     """Starts a checkpoint of worker-stacked arrays, with more JSON values."""

@@ -107,7 +107,7 @@ def train_and_evaluate(
       ) as run,
       Profile(workdir if profile and store.is_first else None) as trace,
     ):
-      state = run.rehearse(state)
+      run.rehearse(state)
       for position, batch in enumerate(batches, first + 1):
         with trace.step(position):
           state, metrics = step(state, batch)
