@@ -14,8 +14,6 @@ Draw = Callable[[Sequence[Run]], Plot | None]
 # Figures that show all runs; the metrics follow the first of them.
 _TOGETHER: Sequence[Draw] = (
   run_plots.communication,
-  run_plots.learning_rate,
-  run_plots.selection,
   run_plots.reported,
   run_plots.staleness,
 )

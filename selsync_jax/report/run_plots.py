@@ -20,8 +20,10 @@ KINDS = {
   'wait': ('rule', 'waits for others'),
   'communicate': ('vermillion', 'communicates'),
 }
-# Columns of built-in parts that have no figure of their own.
-_UNDRAWN = {'budget_threshold', 'senders', 'renewed'}
+# Known columns that have no figure of their own.
+_UNDRAWN = {
+  *('lr', 'selection', 'overflow', 'budget_threshold', 'senders', 'renewed')
+}
 _NON_IID = ('by_label', 'dirichlet')  # Partitions that are uneven on purpose.
 STEPS = 10  # How many steps of the slowest worker a timeline shows.
 
@@ -50,39 +52,8 @@ def communication(runs: Sequence[Run]) -> Plot | None:
   )
 
 
-def learning_rate(runs: Sequence[Run]) -> Plot | None:
-  """Plots the learning rate of every step."""
-  rate = Panel('learning rate', _steps(8), Axis(kind='zero'), height=110)
-  return _over_steps(
-    runs,
-    'learning-rate',
-    'Learning rate',
-    'The learning rate at each step. It follows the schedule, whether the step '
-    'synchronizes or not.',
-    {'lr': rate},
-    columns=1,
-    marker='',
-  )
-
-
-def selection(runs: Sequence[Run]) -> Plot | None:
-  """Plots the lengths of sparse messages, and the share that did not fit."""
-  x = _steps()
-  return _over_steps(
-    runs,
-    'selection',
-    'Selected elements',
-    'The longest selection of a worker, in multiples of the k / N elements it '
-    'should have. With a capacity, what does not fit into a message waits.',
-    {
-      'selection': Panel('longest selection, in k / N', x, Axis(kind='zero')),
-      'overflow': Panel('share that did not fit', x, figure.SHARE),
-    },
-  )
-
-
 def reported(runs: Sequence[Run]) -> Plot | None:
-  """Plots columns that parts of a method, or a custom loop, add to the rows."""
+  """Plots columns without a figure of their own, such as the learning rate."""
   x, fields = _steps(), dict.fromkeys(k for run in runs for k in run.rows[-1])
   drawn = {name for run in runs for name in run.metrics}
   drawn |= ledger.COLUMNS - _UNDRAWN
@@ -103,8 +74,8 @@ def reported(runs: Sequence[Run]) -> Plot | None:
   )
 
 
-def _steps(ticks: int = 4) -> Axis:
-  return Axis(label='steps', kind='zero', ticks=ticks, whole=True)
+def _steps() -> Axis:
+  return Axis(label='steps', kind='zero', whole=True)
 
 
 def _over_steps(
@@ -113,8 +84,6 @@ def _over_steps(
   title: str,
   caption: str,
   fields: Mapping[str, Panel],
-  columns: int = 2,
-  **look: Any,
 ) -> Plot | None:
   """Plots each field that some run has, with a line for each of these runs."""
   panels = []
@@ -124,11 +93,11 @@ def _over_steps(
       if field in run.rows[-1]:
         y = run.columns[field]
         kept = figure.envelope(y, _BUCKETS)
-        x, own = run.columns['step'][kept], figure.series(i)._replace(**look)
-        lines.append(figure.Line(run.name, x, y[kept], own))
+        x, look = run.columns['step'][kept], figure.series(i)
+        lines.append(figure.Line(run.name, x, y[kept], look))
     if lines:
       panels.append(panel._replace(marks=[*panel.marks, *lines]))
-  return Plot(name, title, caption, panels, columns) if panels else None
+  return Plot(name, title, caption, panels, columns=2) if panels else None
 
 
 def _bsp(runs: Sequence[Run]) -> list[figure.Line]:

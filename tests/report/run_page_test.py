@@ -17,7 +17,7 @@ from selsync_jax.runs import history
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import perceptron, short_runs
 from tests.support.session import make_once
-from tests.support.shown import line, marks, section, table
+from tests.support.shown import figure, line, marks, section, table
 
 
 def run(workdir, method='selsync', **fields):
@@ -98,7 +98,7 @@ LINES = [
       ('validation, consensus', 'validation_accuracy'),
     )
   ),
-  ('learning-rate', 1, NAME, 'lr', 'step'),
+  ('reported', 1, NAME, 'lr', 'step'),
   ('communication', 1, NAME, 'lssr', 'step'),
   ('communication', 2, NAME, 'bytes_per_worker', 'step'),
 ]
@@ -170,7 +170,7 @@ def test_the_page_loads_nothing(text):
 def test_every_figure_is_a_file_too(text, workdir):
   names = re.findall(r'<section id="([\w-]+)"><h2>[^<]*</h2><figure>', text)
   assert names == [
-    *('changes', 'delta', 'communication', 'loss', 'accuracy', 'learning-rate'),
+    *('changes', 'delta', 'communication', 'loss', 'accuracy', 'reported'),
   ]
   for name in names:
     head = (workdir / 'plots' / f'{name}.png').read_bytes()[:24]
@@ -214,16 +214,15 @@ def test_a_sparse_run_shows_what_did_not_fit(capacity, tmp_path):
   with perceptron.registered():
     train_and_evaluate(config, tmp_path)
   shown = run_page.write([tmp_path], tmp_path).read_text()
-  _, longest = line(shown, 'selection', 1, tmp_path.name)
+  titles = figure(shown, 'reported')['wide']['annotations']
   rows = rows_of(tmp_path)
-  expected = [row['selection'] for row in rows]
-  np.testing.assert_allclose(longest, expected, rtol=1e-4)
-  assert ('share that did not fit' in shown) == (capacity is not None)
-  if capacity:
-    _, share = line(shown, 'selection', 2, tmp_path.name)
-    expected = [row['overflow'] for row in rows]
-    assert max(expected) > 0
-    np.testing.assert_allclose(share, expected, rtol=1e-4)
+  names = ['overflow'] * bool(capacity) + ['selection', 'lr']
+  assert [each['text'] for each in titles] == names
+  for panel, name in enumerate(names, 1):
+    _, values = line(shown, 'reported', panel, tmp_path.name)
+    expected = [row[name] for row in rows]
+    np.testing.assert_allclose(values, expected, rtol=1e-4)
+  assert capacity is None or max(row['overflow'] for row in rows) > 0
 
 
 @pytest.mark.slow
