@@ -13,7 +13,6 @@ FEWEST = 3
 """The fewest seeds that show how far seeds differ; fewer cannot rank."""
 ROUNDING = 1e-6
 """The relative error that rounding can cause: a few units of float32."""
-_EXACT = 1e-12  # Rounding of float64, in numbers of about 1.
 _LARGEST = 1e7
 """Larger means are written with an exponent."""
 _COUNTS = 'No seed', 'One seed', 'Two seeds'
@@ -72,18 +71,16 @@ class Difference(NamedTuple):
 
   Attributes:
     values: the differences by seed, of the seeds that both have.
-    resolution: a range of differences that rounding explains; `None` if the
-      numbers are exact counts, so equal ones mean that seeds do not matter.
+    resolution: a range of differences that rounding explains.
   """
 
   values: Mapping[int, float]
-  resolution: float | None
+  resolution: float
 
   @property
   def is_equal(self) -> bool:
     """Whether the differences agree to rounding."""
-    resolution = _EXACT if self.resolution is None else self.resolution
-    return bool(np.ptp([*self.values.values()]) <= resolution)
+    return bool(np.ptp([*self.values.values()]) <= self.resolution)
 
   @property
   def bounds(self) -> tuple[float, float]:
@@ -94,14 +91,11 @@ class Difference(NamedTuple):
     """
     values = list(self.values.values())
     count = len(values)
-    if count < FEWEST:
+    if count < FEWEST or self.is_equal:
       return -math.inf, math.inf
-    mean = statistics.fmean(values)
-    if self.is_equal:
-      is_exact = self.resolution is None
-      return (mean, mean) if is_exact else (-math.inf, math.inf)
     from scipy import stats  # Takes most of a second to import.
 
+    mean = statistics.fmean(values)
     quantile = float(stats.t.ppf(0.975, count - 1))
     margin = quantile * deviation(values) / math.sqrt(count)
     return mean - margin, mean + margin

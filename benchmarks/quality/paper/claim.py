@@ -7,6 +7,7 @@ methods on a task have the learning rate of the task's config.
 from collections.abc import Callable, Sequence
 import math
 import pathlib
+import statistics
 from typing import NamedTuple
 
 from selsync_jax.commands import trials
@@ -16,6 +17,7 @@ from selsync_jax.runs.history import Run, Trial
 
 CONFIGS = pathlib.Path(__file__).parents[3] / 'configs'
 FIRST_SEED = 200  # No other table has these seeds.
+EXACT = 1e-12  # Rounding of float64, in numbers of about 1.
 MARGIN = 0.01
 """Largest loss that is still as good: in accuracy, or in log perplexity."""
 
@@ -81,7 +83,8 @@ class Range(NamedTuple):
 
   It holds if the whole 95% interval over seeds lies between them, and does not
   hold if the whole interval lies outside. It is undecided otherwise, and if the
-  seeds show no spread (`significance.Difference`).
+  seeds show no spread (`significance.Difference`). Exact numbers without spread
+  decide, because seeds do not matter to them.
   """
 
   low: float = -math.inf
@@ -92,6 +95,8 @@ class Range(NamedTuple):
     least, most = numbers.bounds
     if len(numbers.values) < significance.FEWEST:
       return f'open: fewer than {significance.FEWEST} seeds'
+    if numbers.resolution == EXACT and numbers.is_equal:
+      least = most = statistics.fmean(numbers.values.values())
     if self.low < least and most < self.high:
       return 'holds'
     if most <= self.low or least >= self.high:
@@ -163,7 +168,7 @@ def by_seed(
   number: Callable[..., float],
   rule: Range,
   signed: str,
-  resolution: float | None = None,
+  resolution: float = EXACT,
 ) -> Judge:
   """Returns a judge of a number that every seed has.
 
@@ -174,8 +179,8 @@ def by_seed(
     number: takes a seed's runs, in the order of the arms, to the judged number.
     rule: the range in which the claim holds.
     signed: format of the judged number.
-    resolution: range of numbers that is rounding; `None` for exact ones, such
-      as counts of steps and times on the virtual clock.
+    resolution: range of numbers that is rounding; `EXACT` for numbers such as
+      counts of steps and times on the virtual clock.
   """
 
   def judge(groups):
@@ -218,7 +223,7 @@ def found(
   numbers: Sequence[float],
   rule: Range,
   form: str,
-  resolution: float | None = None,
+  resolution: float = EXACT,
 ) -> Finding:
   """Returns the finding for judged numbers and the value to show."""
   judged = significance.Difference(dict(enumerate(numbers)), resolution)
