@@ -21,7 +21,13 @@ from selsync_jax.fields import completed
 from selsync_jax.methods.parts import BARE
 from selsync_jax.models import tasks
 from selsync_jax.models.tasks import Goal
-from selsync_jax.runs import files, fingerprint, per_worker, records
+from selsync_jax.runs import (
+  files,
+  fingerprint,
+  per_worker,
+  provenance,
+  records,
+)
 
 
 def composition(sync: Mapping[str, Any]) -> str:
@@ -294,7 +300,10 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     RunError: if a file is damaged.
   """
   try:
-    config, rows, summary, data, sessions = records.read(workdir)
+    config = records.read_config(workdir)
+    summary, data = records.read_summary(workdir), records.read_data(workdir)
+    # A run may end meanwhile: rows are never older than the summary.
+    rows, sessions = records.read_metrics(workdir), provenance.sessions(workdir)
     if len(set(map(len, data.get('labels') or ()))) > 1:
       raise files.DamagedFile(workdir / records.DATA, 'labels is not a table')
   except files.DamagedFile as error:
