@@ -61,7 +61,7 @@ def _refuse_other_code(options: argparse.Namespace) -> None:
     for spec in space.choices
     for name, digests in load(spec, {}).code.items()
   }
-  if changes := fingerprint.differences(out, found):
+  if changes := fingerprint.check(out, found, accept=True):
     raise ConfigError(
       f'--out={out}: holds a search, and {"; ".join(changes)}; choose '
       'another --out'

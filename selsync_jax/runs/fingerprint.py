@@ -77,11 +77,6 @@ def check(
   return [*changes.values()]
 
 
-def differences(workdir: pathlib.Path, found: Mapping[str, Any]) -> list[str]:
-  """Returns the differences from a run, see `check`."""
-  return [*_changes(workdir, found).values()]
-
-
 def _changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> dict[str, str]:
   """Returns a line about each difference from a run, by name.
 

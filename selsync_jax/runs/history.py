@@ -351,7 +351,7 @@ class Trial(NamedTuple):
   def changes(self) -> list[str]:
     """Differences between this trial's code and the code of its run."""
     with contextlib.suppress(files.DamagedFile):
-      return fingerprint.differences(self.workdir, {**self.code})
+      return fingerprint.check(self.workdir, {**self.code}, accept=True)
     return []
 
   @property
