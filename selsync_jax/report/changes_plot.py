@@ -1,7 +1,5 @@
 """The relative gradient changes of every worker, and its votes."""
 
-from collections.abc import Sequence
-
 from jaxtyping import Float, Int
 import numpy as np
 
@@ -17,9 +15,8 @@ _VOTE = figure.Look('vermillion', width=0, marker='^', size=5)
 _VOTES = 'votes to synchronize'
 
 
-def plot(runs: Sequence[Run]) -> figure.Plot | None:
+def plot(run: Run) -> figure.Plot | None:
   """Plots Δ(g) of each worker, delta, and synchronized steps (figure 5)."""
-  (run,) = runs
   if 'relative_changes_quantiles' not in run.rows[-1]:
     return None
   step, changes = run.columns['step'], run.changes

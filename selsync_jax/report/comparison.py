@@ -18,7 +18,6 @@ from selsync_jax.report import (
   image_files,
   page,
   pareto_plot,
-  plots,
   run_page,
   significance,
   tables,
@@ -108,7 +107,7 @@ def _sections(
   groups = {each.label: list(each.runs.values()) for each in results.chosen}
   metrics = dict.fromkeys([results.metric, 'loss'])
   fronts = [pareto_plot.plot(results.chosen, metric) for metric in metrics]
-  figures = fronts + plots.shared_plots(groups)
+  figures = fronts + run_page.shared_plots(groups)
   image_files.write(figures, out, ('png', 'svg', 'pdf'), columns=True)
   yield page.table('summary', 'Comparison', found.rows, 'method')
   # With fewer seeds the headline says that they tell nothing apart.

@@ -1,6 +1,5 @@
 """LSSR as a function of delta, counted on the changes that a run recorded."""
 
-from collections.abc import Sequence
 import math
 
 from jaxtyping import Float
@@ -13,13 +12,12 @@ _POINTS = 240  # The largest number of points of the curve.
 _WANTED = (0.5, 0.8, 0.9, 0.95)  # LSSRs whose delta the caption names.
 
 
-def plot(runs: Sequence[Run]) -> figure.Plot | None:
+def plot(run: Run) -> figure.Plot | None:
   """Plots the LSSR of each delta of one run.
 
   Returns `None` if the run is not in lockstep, or has recorded no finite change
   above 0.
   """
-  (run,) = runs
   if 'relative_changes_quantiles' not in run.rows[-1] or not run.is_lockstep:
     return None
   sync = run.config['sync']

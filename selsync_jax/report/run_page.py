@@ -1,12 +1,27 @@
 """The page of a run, or of several: headline, key figures, plots, tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+import dataclasses
 import pathlib
 
-from selsync_jax.report import facts, figure, image_files, page, plots
+from selsync_jax.report import (
+  changes_plot,
+  delta_plot,
+  facts,
+  figure,
+  image_files,
+  metric_plot,
+  page,
+  run_plots,
+)
 from selsync_jax.runs import history
+from selsync_jax.runs.history import Run
 
 REPORT = 'report.html'
+# Figures that show all runs; the metrics follow the first of them.
+_TOGETHER = run_plots.communication, run_plots.reported, run_plots.staleness
+# Figures of the behavior of a single run's workers.
+_BEHAVIOR = run_plots.timeline, changes_plot.plot, delta_plot.plot
 
 
 def write(
@@ -29,7 +44,7 @@ def write(
   numbers = facts.summary(runs)
   config, defaults = facts.settings(runs)
   origins = filter(None, map(facts.origin, runs))
-  figures = [*plots.all_plots(runs), *more]
+  figures = [*_plots(runs), *more]
   image_files.write(figures, out, columns=columns)
   sections = [page.figure(plot) for plot in figures]
   summary = page.table('summary', 'Summary', numbers)
@@ -44,3 +59,36 @@ def write(
     page.footer(origins),
   ]
   return page.write(out / REPORT, title, subtitle, sections)
+
+
+def shared_plots(groups: metric_plot.Groups) -> list[figure.Plot]:
+  """Returns the figures that show all runs, grouped by entry of the legend."""
+  about = ''
+  if max(map(len, groups.values())) > 1:
+    about = ' One seed of each method.'
+  firsts = [runs[0] for runs in groups.values()]
+  return _together(firsts, metric_plot.of_groups(groups), about)
+
+
+def _plots(runs: Sequence[Run]) -> list[figure.Plot]:
+  """Returns every figure for which these runs have data."""
+  if len(runs) > 1:
+    return shared_plots({run.name: [run] for run in runs})
+  (run,) = runs
+  behavior = [draw(run) for draw in _BEHAVIOR]
+  shared = _together(runs, metric_plot.of_run(run))
+  # The changes decide if there is a threshold.
+  before, after = ([], behavior) if run.threshold is None else (behavior, [])
+  figures = *before, *shared, *after, run_plots.labels(run)
+  return [plot for plot in figures if plot]
+
+
+def _together(
+  runs: Sequence[Run], metrics: Iterable[figure.Plot], about: str = ''
+) -> list[figure.Plot]:
+  first, *rest = (
+    dataclasses.replace(plot, caption=plot.caption + about)
+    for draw in _TOGETHER
+    if (plot := draw(runs))
+  )
+  return [first, *metrics, *rest]

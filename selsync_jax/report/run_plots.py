@@ -115,9 +115,8 @@ def _bsp(runs: Sequence[Run]) -> list[figure.Line]:
   return [figure.Line('BSP would have sent', x, y, figure.DOTTED)]
 
 
-def labels(runs: Sequence[Run]) -> Plot | None:
+def labels(run: Run) -> Plot | None:
   """Plots a bar per label, in a strip per worker, if labels are uneven."""
-  (run,) = runs
   counts = run.label_counts
   if counts is None or run.config['data']['partition'] not in _NON_IID:
     return None
@@ -172,9 +171,8 @@ def staleness(runs: Sequence[Run]) -> Plot | None:
   )
 
 
-def timeline(runs: Sequence[Run]) -> Plot | None:
+def timeline(run: Run) -> Plot | None:
   """Plots the first actions of each worker over virtual seconds."""
-  (run,) = runs
   if not run.is_simulated or not any(map(len, run.worker_values['spans'])):
     return None
   workers = run.config['workers']

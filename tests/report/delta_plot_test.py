@@ -80,7 +80,7 @@ def test_a_change_that_is_not_known_reaches_no_delta():
 def test_a_page_shows_the_lssr_of_every_recorded_change(tmp_path):
   changes = np.array([[np.inf, 0.4, 0.1, 0.05, 0.2]]).T
   recorded.write_run(tmp_path / 'run', changes)
-  plot = delta_plot.plot([history.read(tmp_path / 'run')])
+  plot = delta_plot.plot(history.read(tmp_path / 'run'))
   curve, own = plot.panels[0].marks
   np.testing.assert_allclose(curve.x, [0.05, 0.1, 0.2, 0.4])
   np.testing.assert_allclose(curve.y, [0, 1 / 5, 2 / 5, 3 / 5])
@@ -94,7 +94,7 @@ def test_a_longest_period_bounds_the_lssr_of_a_page(tmp_path):
   config = json.loads(path.read_text())
   config['sync']['max_period'] = 5
   path.write_text(json.dumps(config))
-  plot = delta_plot.plot([history.read(tmp_path / 'run')])
+  plot = delta_plot.plot(history.read(tmp_path / 'run'))
   assert 0.7 < plot.panels[0].marks[0].y.max() <= 0.8
   assert 'that max_period = 5 forces are included' in plot.caption
 
@@ -102,4 +102,4 @@ def test_a_longest_period_bounds_the_lssr_of_a_page(tmp_path):
 @pytest.mark.parametrize('changes', [[[np.inf]], [[np.inf], [0.0]]])
 def test_a_run_without_a_finite_change_tells_none(changes, tmp_path):
   recorded.write_run(tmp_path / 'run', np.array(changes))
-  assert delta_plot.plot([history.read(tmp_path / 'run')]) is None
+  assert delta_plot.plot(history.read(tmp_path / 'run')) is None
