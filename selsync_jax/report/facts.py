@@ -56,10 +56,16 @@ def facts(outcome: Mapping[str, Any]) -> dict[str, Cell]:
   consensus = {k: '' if k in losses else ' of the consensus' for k in scores}
   names = {k: k.replace('_', ' ') + of for k, of in consensus.items()}
   names |= {k: name for k, (name, _) in FIELDS.items() if name}
+  cells = _cells(outcome)
+  return {name: cells[k] for k, name in names.items() if k in cells}
+
+
+def _cells(outcome: Mapping[str, Any]) -> dict[str, Cell]:
+  """Returns the known numbers of `summary.json` by field."""
   return {
-    name: Cell(value, size(value) if form(k) == 'B' else f'{value:{form(k)}}')
-    for k, name in names.items()
-    if (value := outcome.get(k)) is not None
+    k: Cell(value, size(value) if form(k) == 'B' else f'{value:{form(k)}}')
+    for k, value in outcome.items()
+    if isinstance(value, int | float)
   }
 
 
@@ -92,24 +98,22 @@ def summary(runs: Sequence[Run]) -> Table:
 
 def key_figures(run: Run) -> Iterator[tuple[str, Cell, Sequence[Cell | str]]]:
   """Yields name, number and remark of the most important numbers of a run."""
-  outcome, cell = run.outcome, facts(run.outcome)
+  cell = _cells(run.outcome)
   if metric := run.metric:
-    value = outcome[f'validation_{metric}']
-    loss = cell.get('validation loss', 'not finite')
-    yield f'validation {metric}', Cell(value, f'{value:.4f}'), ['loss ', loss]
-  if 'lssr' in outcome:
-    of = cell['synchronizations'], ' of ', cell['steps'], ' steps synchronized'
-    yield 'LSSR', cell['LSSR (local steps / steps)'], of
+    loss = cell.get('validation_loss', 'not finite')
+    yield f'validation {metric}', cell[f'validation_{metric}'], ['loss ', loss]
+  if 'lssr' in cell:
+    of = cell['sync_steps'], ' of ', cell['steps'], ' steps synchronized'
+    yield 'LSSR', cell['lssr'], of
   remark = ['BSP: known when the run is finished']
-  if bsp := cell.get('the same run under BSP'):
+  if bsp := cell.get('bytes_per_worker_bsp'):
     remark = [bsp, ' under BSP']
-  yield 'sent per worker', cell['bytes sent per worker'], remark
-  if 'virtual seconds' in cell:
-    waited = cell.get('of these, waiting for other workers', '–')
-    remark = [waited, ' waiting for other workers']
-    yield 'virtual seconds', cell['virtual seconds'], remark
+  yield 'sent per worker', cell['bytes_per_worker'], remark
+  if 'virtual_seconds' in cell:
+    remark = [cell.get('waited', '–'), ' waiting for other workers']
+    yield 'virtual seconds', cell['virtual_seconds'], remark
   else:
-    remark = [cell.get('samples/s', '–'), ' samples/s']
+    remark = [cell.get('samples_per_second', '–'), ' samples/s']
     yield 'seconds of training', cell['seconds'], remark
 
 
