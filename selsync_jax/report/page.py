@@ -81,15 +81,9 @@ def table(
   summary: str = '',
   folded: Table = types.MappingProxyType({}),
 ) -> Markup:
-  """Returns a section with a table.
+  """Returns a section with a table, whose first column has the title `corner`.
 
-  Args:
-    name: the id of the section.
-    title: its heading.
-    rows: the table.
-    corner: the title of the first column.
-    summary: a line that unfolds more rows.
-    folded: these rows.
+  The line `summary` unfolds the rows in `folded`.
   """
   head = [corner, *next(iter({**rows, **folded}.values()), ())]
   return _SECTIONS.table(name, title, head, rows, summary, folded)

@@ -30,13 +30,10 @@ def write(
   more: Sequence[figure.Plot] = (),
   columns: bool = False,
 ) -> pathlib.Path:
-  """Writes the page of runs, finished or not; returns its path.
+  """Writes the page of runs, finished or not, with `more` figures.
 
-  Args:
-    workdirs: the folders of the runs.
-    out: the folder of the page.
-    more: figures to add.
-    columns: whether the figures are also files for a paper's column.
+  It returns the path of the page. With `columns`, the figures are also files
+  for a paper's column.
   """
   runs = history.read_all(workdirs)
   title = facts.headline(runs)

@@ -71,11 +71,8 @@ def show(
 ) -> None:
   """Prints a table, as wide as the terminal.
 
-  Args:
-    rows: the table.
-    title: a line above it.
-    corner: the title of the first column; `None` for a table without titles.
-    spare: columns that a narrow terminal leaves out, in this order.
+  `corner` is the title of the first column, `None` for a table without titles.
+  A narrow terminal leaves out the columns in `spare`, in this order.
   """
   console = rich.console.Console()
   columns = list(next(iter(rows.values())))

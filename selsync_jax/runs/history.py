@@ -286,14 +286,7 @@ def newest_scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read(workdir: pathlib.Path, name: str | None = None) -> Run:
-  """Reads the run in a workdir, finished or not.
-
-  Args:
-    workdir: the run's folder.
-    name: the run's name in figures, by default the folder's name.
-
-  Returns:
-    The run.
+  """Reads a run, finished or not; figures name it `name`, or as its folder.
 
   Raises:
     ConfigError: if there is no run, or it has not logged a step yet.
