@@ -308,11 +308,6 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     raise ConfigError(f'{workdir}: not the workdir of a run, no {missing}')
   if not rows:
     raise ConfigError(f'{workdir}: this run has not logged a step yet')
-  if any('test_loss' in row for row in rows):
-    raise ConfigError(
-      f'{workdir}: this run was written by an earlier version, which scored '
-      'the test split at every evaluation; train it again'
-    )
   if summary and summary['steps'] < rows[-1]['step']:
     summary = None  # An earlier session wrote it; the run resumed since.
   name = name or workdir.resolve().name

@@ -58,17 +58,6 @@ def test_a_column_that_no_row_has_is_nan(tmp_path):
   assert np.isnan(run.columns['nothing']).tolist() == [True] * 3
 
 
-def test_a_run_that_scored_the_test_split_as_it_trained_is_refused(tmp_path):
-  workdir = tmp_path / 'old'
-  recorded.write_run(workdir, recorded.random_changes(2, 2))
-  line = (workdir / 'metrics.jsonl').read_text().splitlines()[-1]
-  scored = json.loads(line) | {'step': 3, 'test_loss': 1.0}
-  with (workdir / 'metrics.jsonl').open('a') as file:
-    file.write(json.dumps(scored) + '\n')
-  with pytest.raises(ConfigError, match=r'old: .* an earlier version'):
-    history.read(workdir)
-
-
 def test_a_torn_last_line_is_left_out(tmp_path):
   workdir = tmp_path / 'torn'
   recorded.write_run(workdir, recorded.random_changes(3, 2))
