@@ -18,7 +18,7 @@ COSTS = {
   'virtual_seconds': ('virtual time (seconds)', ''),
 }
 _BUCKETS = 120
-_TRAINED, _BSP = 'training batches', 'validation, BSP'
+_TRAINED = 'training batches'
 _LONG = 60  # From this number of steps on, batches are drawn as a band.
 _COVERED = (0.1, 0.5, 0.9)  # Quantiles of a bucket: a band, and its middle.
 _SETTLED = 0.2
@@ -29,15 +29,10 @@ Groups: TypeAlias = Mapping[str, Sequence[Run]]
 
 
 def of_run(run: Run) -> Iterator[figure.Plot]:
-  """Plots one run, its training batches, and the same run under BSP."""
+  """Plots one run, and its training batches."""
   for metric in run.metrics:
-    lines = {'validation, consensus': run, _BSP: run.bsp}
-    groups = {
-      name: [each]
-      for name, each in lines.items()
-      if each and _has(each, f'validation_{metric}')
-    }
-    yield _plot(groups, metric, run)
+    scored = _has(run, f'validation_{metric}')
+    yield _plot({'validation, consensus': [run]} if scored else {}, metric, run)
 
 
 def of_groups(groups: Groups) -> Iterator[figure.Plot]:
@@ -101,7 +96,6 @@ def _plot(
     ),
     'The panels show the same scores over four costs.': True,
     'The first scores may lie below the axis.': limits,
-    'BSP: the run beside this one with the same config.': _BSP in groups,
     'Gray band: 80% of the training batches around a step; the gray line is '
     'their median.': len(trained) > 1,
   }

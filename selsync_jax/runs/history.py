@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
-import glob
 import math
 import os
 import pathlib
@@ -17,7 +16,6 @@ import ml_collections
 import numpy as np
 
 from selsync_jax.config import ConfigError, flat, RunError
-from selsync_jax.fields import completed
 from selsync_jax.methods.parts import BARE
 from selsync_jax.models import tasks
 from selsync_jax.models.tasks import Goal
@@ -95,33 +93,6 @@ class Run:
       **{k: last[k] for k in _TOTALS if k in last},
       **newest_scores(self.rows),
     }
-
-  @functools.cached_property
-  def bsp(self) -> 'Run | None':
-    """A run of BSP with otherwise the same config, if there is one.
-
-    It is in a folder beside the run. In a comparison, whose folders are
-    METHOD/SEED, it may also be the same seed's run under another method.
-    """
-    if self.config['sync']['method'] == 'bsp':
-      return None
-    workdir = self.workdir.resolve()
-    for folder in (
-      *sorted(workdir.parent.glob('*/')),
-      *sorted(workdir.parent.parent.glob(f'*/{glob.escape(workdir.name)}/')),
-    ):
-      with contextlib.suppress(ConfigError, RunError, OSError):
-        config = records.read_config(folder)
-        if config is None or composition(config['sync']) != 'bsp':
-          continue
-        own = completed(self.config)
-        different = files.differences(own, completed(config))
-        sections = {name.partition('.')[0] for name, *_ in different}
-        if sections <= _IRRELEVANT:
-          other = read(folder)
-          if other.is_simulated == self.is_simulated:
-            return other
-    return None
 
   @property
   def share_of_bsp(self) -> float:
@@ -264,8 +235,6 @@ def _validation_metrics(*rows: Mapping[str, Any]) -> list[str]:
   return [f.removeprefix(prefix) for f in fields if f.startswith(prefix)]
 
 
-# Sections of a config that do not change what is trained.
-_IRRELEVANT = {'sync', 'checkpoint', 'log'}
 # The tasks whose main metric is not the loss, in the order of precedence.
 _JUDGED = ('language_modeling', 'classification')
 _TOTALS = (

@@ -12,8 +12,6 @@ from selsync_jax.runs import history, records
 from tests.support import recorded
 from tests.support.shown import figure, line, marks, section
 
-BSP = 'validation, BSP'
-
 
 @pytest.fixture
 def no_files(monkeypatch):
@@ -153,22 +151,6 @@ def test_bytes_are_drawn_relative_to_bsp_if_all_runs_agree_on_bsps(
   agree = workers == 2
   assert ('BSP would have sent' in plot.legend) == agree
   assert ('against BSP (dotted)' in plot.caption) == agree
-
-
-@without_files
-def test_bsp_with_the_same_config_stands_beside_a_run(tmp_path):
-  names = ('selsync', 'bsp', 'other-seed')
-  for seed, name in enumerate(names):
-    recorded.write_run(tmp_path / name, recorded.random_changes(20, 2))
-    with_scores(tmp_path / name, lambda step, seed=seed: seed / 10)
-  change_config(tmp_path / 'other-seed', seed=7, sync={'method': 'bsp'})
-  workdir = tmp_path / 'selsync'
-  alone = run_page.write([workdir], workdir).read_text()
-  assert not marks(alone, 'accuracy', 1, BSP)
-  change_config(tmp_path / 'bsp', sync={'method': 'bsp'})
-  text = run_page.write([workdir], workdir).read_text()
-  _, y = line(text, 'accuracy', 1, BSP)
-  assert set(y) == {0.1}
 
 
 def test_a_line_over_seeds_is_their_mean_in_a_band_that_holds_them(tmp_path):
