@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('jobs', about, flags.whole(1), '1')
   line.flag('out', 'Folder. Default: runs/compare-CONFIG.', flags.folder)
   about = (
-    'Columns of the tables and the CSV file, in this order: "of BSP,seconds". '
+    'Columns of the tables, in this order: "of BSP,seconds". '
     'Default: eleven columns; LaTeX leaves out the seconds of this machine.'
   )
   line.flag('columns', about, _columns)

@@ -61,12 +61,8 @@ def write(
 ) -> Comparison:
   """Writes the comparison of runs, which are finished or have diverged.
 
-  Args:
-    trials: the runs.
-    out: the folder of the comparison.
-    columns: the names of the columns of each table. By default, LaTeX leaves
-      out the seconds of this machine, and a terminal shows still fewer columns.
-    baseline: the methods that the others are compared to, by default BSP.
+  The tables have the `columns` of these names. By default, LaTeX leaves out the
+  seconds of this machine, and a terminal shows still fewer columns.
   """
   results = Results(comparison_table.read_entries(trials), baseline)
   if not results.chosen:
@@ -89,7 +85,6 @@ def write(
     columns or [name for name in names if name != 'seconds']
   )
   files.write(out / f'{NAME}.tex', f'% {NUMBERS}\n{tables.latex(latex)}')
-  files.write(out / f'{NAME}.csv', results.csv(columns))
   here = provenance.origin()
   about = {'command': here['command'], 'folder': here['folder']}
   files.write_json(out / f'{NAME}.json', about | {'records': found.records})

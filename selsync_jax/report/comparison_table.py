@@ -6,10 +6,8 @@ says whether seeds tell two methods apart.
 """
 
 from collections.abc import Collection, Sequence
-import csv
 import dataclasses
 import functools
-import io
 import math
 import statistics
 from typing import Any, NamedTuple
@@ -276,28 +274,6 @@ class Results:
       finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
       found.append({'method': entry.label} | finite)
     return found
-
-  def csv(self, columns: Sequence[str] = ()) -> str:
-    """Returns CSV with a line per run, with all fields or these columns."""
-    apart = [difference.values for difference in self.differences]
-    rows = []
-    for entry in self.entries:
-      is_chosen = entry in self.chosen
-      above = apart[self.chosen.index(entry)] if is_chosen else {}
-      for seed, run in entry.runs.items():
-        own = {'label': entry.label, 'learning_rate': entry.learning_rate}
-        own |= {'chosen': is_chosen, **run.outcome, 'seed': seed}
-        own['of_bsp'] = entry.values('of_bsp')[seed]
-        rows.append(own | {'difference': above.get(seed, '')})
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if columns:
-      asked = [name for name in columns if name in names]
-      names = list(dict.fromkeys(['label', 'seed', 'chosen', *asked]))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, extrasaction='ignore')
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
   def undecided(self) -> dict[str, list[str]]:
     """Returns, by method, the others that seeds do not tell from it."""

@@ -1,7 +1,6 @@
 """`selsync compare`: its runs, its choices, and its output."""
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -18,12 +17,11 @@ from selsync_jax.commands import compare as command
 from selsync_jax.commands import config_file, pool
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.methods import METHODS
-from selsync_jax.report import comparison_table
-from selsync_jax.runs import files, fingerprint, history, records, workdir
+from selsync_jax.runs import files, fingerprint, records, workdir
 from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs, own_code, recorded
+from tests.support import live_runs, own_code
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = f'{ROOT}/configs/digits.py'
@@ -124,32 +122,6 @@ def test_a_rate_at_which_a_run_diverges_is_tried_and_not_chosen(compared):
     assert ('learning rate 1e+20' in line) == ('<td>yes</td>' not in line)
 
 
-def test_the_csv_has_every_finished_run(compared):
-  out, _ = compared
-  with (out / 'comparison.csv').open() as file:
-    rows = list(csv.DictReader(file))
-  assert [row['label'] for row in rows] == LABELS
-  for row, folder in zip(rows, (SELSYNC, BSP), strict=True):
-    for name, value in summary(out, folder).items():
-      assert row[name] == str(value)
-
-
-def test_no_cell_of_the_csv_is_a_formula(compared, tmp_path):
-  out, _ = compared
-  runs = {0: history.read(out / SELSYNC / 'seed0')}
-  own = 'bsp+data.dir==A1://,bsp+data.dir=@A1://,bsp+data.dir=-A1://'
-  flags = [f'--config={DIGITS}', f'--methods={own}', '--seeds=1']
-  entries = [
-    comparison_table.Entry(trial.label, 0.1, runs, [])
-    for trial in command.parse([*flags, f'--out={tmp_path}']).trials
-  ]
-  assert entries[0].label == 'bsp, dir =A1://'
-  own = comparison_table.Results(entries).csv()
-  (tmp_path / 'own.csv').write_text(own, newline='')
-  assert not recorded.formulas(tmp_path / 'own.csv')
-  assert not recorded.formulas(out / 'comparison.csv')
-
-
 def test_the_page_shows_the_figures_and_links_to_the_runs(compared):
   out, _ = compared
   text = (out / 'comparison.html').read_text()
@@ -208,11 +180,6 @@ def test_columns_and_baseline_hold_for_every_form_of_the_table(
   assert bsp['difference to selsync'] == f'{above:+.4f}'
   latex = (out / 'comparison.tex').read_text()
   assert f'method & {" & ".join(head)} ' in latex
-  with (out / 'comparison.csv').open() as file:
-    lines = list(csv.DictReader(file))
-  own = ['label', 'seed', 'chosen', 'test_loss', 'of_bsp']
-  assert [*lines[1]] == [*own, 'difference', 'seconds']
-  assert float(lines[1]['difference']) == above and not lines[0]['difference']
   assert 'difference' in printed and 'LSSR' not in printed
 
 
