@@ -19,11 +19,10 @@ from selsync_jax.report import (
   page,
   pareto_plot,
   run_page,
-  significance,
   tables,
 )
 from selsync_jax.report.comparison_table import Baseline, Results
-from selsync_jax.report.tables import Cell, Table
+from selsync_jax.report.tables import Table
 from selsync_jax.runs import files, provenance
 from selsync_jax.runs.history import Trial
 
@@ -105,15 +104,6 @@ def _sections(
   figures = fronts + run_page.shared_plots(groups)
   image_files.write(figures, out, ('png', 'svg', 'pdf'), columns=True)
   yield page.table('summary', 'Comparison', found.rows, 'method')
-  # With fewer seeds the headline says that they tell nothing apart.
-  if max(len(each.runs) for each in results.chosen) >= significance.FEWEST:
-    title = f'Methods not told apart by validation {results.metric}'
-    head = '95% interval of the differences contains 0, or is unknown'
-    undecided = {
-      label: {head: Cell(None, '; '.join(others) or 'none')}
-      for label, others in results.undecided().items()
-    }
-    yield page.table('undecided', title, undecided, 'method')
   yield from map(page.figure, figures)
   if len(results.entries) > len(results.best):
     title = 'Learning rates, chosen on the validation split'

@@ -275,18 +275,6 @@ class Results:
       found.append({'method': entry.label} | finite)
     return found
 
-  def undecided(self) -> dict[str, list[str]]:
-    """Returns, by method, the others that seeds do not tell from it."""
-    scores = {e.label: e.values(self.score) for e in self.chosen}
-
-    def is_decided(label, other):
-      return significance.difference(scores[label], scores[other]).excludes_zero
-
-    return {
-      label: [x for x in scores if x != label and not is_decided(label, x)]
-      for label in scores
-    }
-
   def verdict(self) -> str:
     """Describes the best method on validation, its cost, and how sure that is.
 

@@ -84,10 +84,6 @@ def test_a_score_that_is_not_finite_is_shown_as_nan_and_decides_nothing():
   row = Results([wild, bsp]).table()['fedavg']
   assert row['validation perplexity'].text == 'nan ± nan'
   assert row['difference to BSP'].text == '+nan'
-  assert Results([wild, bsp]).undecided() == {
-    'fedavg': ['bsp'],
-    'bsp': ['fedavg'],
-  }
   said = Results([wild, bsp]).verdict()
   assert said.startswith('Best mean of 2: bsp, ') and 'fedavg' not in said
 
@@ -258,16 +254,10 @@ def test_methods_are_told_apart_by_their_differences_seed_by_seed():
       'fedprox': (0.80, 0.70, 0.60),
     }.items()
   )
-  assert Results([bsp, better, wild]).undecided() == {
-    'bsp': ['fedprox'],
-    'fedavg': ['fedprox'],
-    'fedprox': ['bsp', 'fedavg'],
-  }
   assert Results([bsp, better]).verdict().endswith(' of the traffic of BSP')
-  assert (
-    '. Its seeds do not tell it from fedprox. '
-    in Results([better, wild]).verdict()
-  )
+  for other in (bsp, better):
+    said = Results([other, wild]).verdict()
+    assert '. Its seeds do not tell it from ' in said
 
 
 @pytest.mark.parametrize(
@@ -297,10 +287,6 @@ def test_the_headline_names_the_cheapest_that_seeds_do_not_tell_from_the_best(
   _, cheapest = said.split('. The cheapest of these: ')
   assert cheapest.startswith('top_k, validation accuracy 9')
   assert cheapest.endswith(' for 0.7% of the traffic of BSP')
-  assert Results([wide, cheap]).undecided() == {
-    'gossip': ['top_k'],
-    'top_k': ['gossip'],
-  }
 
 
 def test_one_method_is_not_ranked():
