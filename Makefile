@@ -77,13 +77,13 @@ format: $(VENV)/test.stamp
 # The tables of docs/how-it-decides.md and docs/comparison.md, measured again.
 results: $(VENV)/test.stamp
 	$(BIN)/python compare.py \
-		--columns='validation accuracy,difference,of BSP'
+		--columns=validation_accuracy,difference,of_bsp
 	$(BIN)/python -m benchmarks.marked runs/compare-digits/comparison.md \
 		docs/how-it-decides.md
 	$(BIN)/python compare.py --methods=all --lrs=1x,2x \
 		--config.seed=100 --config.data.backend=numpy \
 		--out=runs/compare-all \
-		--columns='validation accuracy,difference,of BSP,test accuracy'
+		--columns=validation_accuracy,difference,of_bsp,test_accuracy
 	$(BIN)/python -m benchmarks.marked runs/compare-all/comparison.md \
 		docs/comparison.md
 	$(BIN)/python docs/pictures.py runs/compare-all front-loss

@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('jobs', about, flags.whole(1), '1')
   line.flag('out', 'Folder. Default: runs/compare-CONFIG.', flags.folder)
   about = (
-    'Columns of the tables, in this order: "of BSP,seconds". '
+    'Columns of the tables, in this order: of_bsp,seconds. '
     'Default: eleven columns; LaTeX leaves out the seconds of this machine.'
   )
   line.flag('columns', about, _columns)
@@ -73,7 +73,7 @@ def _columns(text: str) -> list[str]:
   """Reads the names of columns."""
   from selsync_jax.report import comparison_table  # Imports NumPy.
 
-  names = [comparison_table.column_name(name) for name in flags.names(text)]
+  names = flags.names(text)
   scores = 'validation_', 'test_'
   for name in names:
     if name not in comparison_table.COLUMNS and not name.startswith(scores):

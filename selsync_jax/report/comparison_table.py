@@ -101,19 +101,6 @@ COLUMNS = 'difference', 'of_bsp', 'learning_rate', 'seeds', *facts.FIELDS
 """The names of columns that are no scores."""
 
 
-def column_name(text: str) -> str:
-  """Returns the name of a column by its name or its title.
-
-  >>> column_name('of BSP'), column_name('sent per worker')
-  ('of_bsp', 'bytes_per_worker')
-  """
-  name = text.strip().replace(' ', '_').lower()
-  if name.startswith('difference_to_'):
-    return 'difference'
-  titles = {title.replace(' ', '_').lower(): k for k, title in _TITLES.items()}
-  return titles.get(name, name)
-
-
 @dataclasses.dataclass(frozen=True)
 class Results:
   """The results of a comparison: of each method, at its best learning rate.

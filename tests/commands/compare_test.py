@@ -165,7 +165,7 @@ def test_columns_and_baseline_hold_for_every_form_of_the_table(
   out = shutil.copytree(compared[0], tmp_path / 'copy')
   printed = compare(
     *(out, data_dir, '--lrs=0.1', '--baseline=selsync'),
-    '--columns=test loss,of BSP,difference,seconds,waited',
+    '--columns=test_loss,of_bsp,difference,seconds,waited',
   )
   head = ['test loss', 'of BSP', 'difference to selsync', 'seconds', 'waited']
   selsync, bsp = rows_of(out)
