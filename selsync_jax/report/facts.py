@@ -84,16 +84,8 @@ def show(outcome: Mapping[str, Any]) -> None:
 
 
 def summary(runs: Sequence[Run]) -> Table:
-  """Returns the scores and costs of runs that say enough to be shown."""
-  shown = {}
-  for run in runs:
-    outcome = {
-      field: value
-      for field, value in run.outcome.items()
-      if not history.is_score(field) or run.shows(field.partition('_')[2])
-    }
-    shown[run.name] = facts(outcome)
-  return _beside(shown)
+  """Returns the scores and costs of runs."""
+  return _beside({run.name: facts(run.outcome) for run in runs})
 
 
 def key_figures(run: Run) -> Iterator[tuple[str, Cell, Sequence[Cell | str]]]:

@@ -69,7 +69,6 @@ def reported(runs: Sequence[Run]) -> Plot | None:
       if field not in drawn
       and not field.endswith('_quantiles')
       and not history.is_score(field)
-      and all(run.shows(field) for run in runs)
     },
   )
 

@@ -107,11 +107,6 @@ class Run:
     return self.data.get('units', {})
 
   @property
-  def num_classes(self) -> int | None:
-    """The model's outputs, if recorded."""
-    return self.data.get('num_classes')
-
-  @property
   def label_counts(self) -> Int[np.ndarray, 'workers labels'] | None:
     """Examples of each label in each worker's chunk, if recorded."""
     labels = self.data.get('labels')
@@ -182,16 +177,8 @@ class Run:
 
   @functools.cached_property
   def metrics(self) -> list[str]:
-    """The metrics of the consensus that are shown, the loss first."""
-    names = dict.fromkeys(['loss', *_validation_metrics(*self.rows)])
-    return [name for name in names if self.shows(name)]
-
-  def shows(self, name: str) -> bool:
-    """Returns whether a metric says enough to be shown.
-
-    Top-5 of ten classes does not: half of the classes are in the top five.
-    """
-    return name != 'top5' or self.num_classes is None or self.num_classes > 10
+    """The metrics of the consensus, the loss first."""
+    return [*dict.fromkeys(['loss', *_validation_metrics(*self.rows)])]
 
   @property
   def validated(self) -> list[str]:

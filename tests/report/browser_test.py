@@ -214,7 +214,7 @@ def browser(tmp_path_factory):
 
 
 # Workers' strips and the bars above them; shared bars; rate; labels.
-PANELS = [5, 1, 2, 4, 4, 1, 4]
+PANELS = [5, 1, 2, 4, 4, 4, 1, 4]
 
 
 def show(browser, workdir, width, mode):

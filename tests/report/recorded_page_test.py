@@ -107,12 +107,11 @@ def test_reports_of_a_custom_method_are_drawn(tmp_path):
   recorded.write_run(workdir, recorded.random_changes(10, 2))
   with_scores(workdir, lambda step: step / 10)
   rows = [
-    row | {'doublings': row['step'] / 2, 'senders': 1, 'top5': 1.0}
+    row | {'doublings': row['step'] / 2, 'senders': 1}
     for row in records.read_metrics(workdir)
   ]
   text = ''.join(json.dumps(row) + '\n' for row in rows)
   (workdir / 'metrics.jsonl').write_text(text)
-  records.write(workdir, records.DATA, {'labels': None, 'num_classes': 3})
   page = run_page.write([workdir], workdir).read_text()
   titles = figure(page, 'reported')['wide']['annotations']
   assert [each['text'] for each in titles] == ['doublings', 'senders']
