@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.report import label_counts
 from selsync_jax.runs import records
 from selsync_jax.runs.ledger import Ledger, Totals
 from selsync_jax.runs.store import Store
@@ -125,14 +124,9 @@ def train_and_evaluate(
 
 
 def describe_data(store: Store, problem: Problem) -> None:
-  """Writes facts about the data; a new run prints what it starts from.
-
-  These are label counts per worker, and weights that are not initialized.
-  """
+  """Writes facts about the data; prints the source of a new run's weights."""
   data, task = problem.data, problem.task
   about = {'units': dict(task.units), 'goal': task.goal._asdict()}
   store.event(records.DATA, data.facts | about)
-  if store.record is None and data.label_counts is not None:
-    store.say('\n'.join(label_counts.lines(data.label_counts)))
   if store.record is None and problem.source:
     store.say(problem.given.line)
