@@ -267,7 +267,7 @@ FIELDS: Mapping[str, Field] = {
   'log.to': _changeable(
     ('tensorboard',),
     tuple[str, ...],
-    'Any of `tensorboard`, `csv`, `wandb`, `mlflow`, and custom writers, see '
+    'Any of `tensorboard`, `wandb`, `mlflow`, and custom writers, see '
     'loggers.md. Every run also writes metrics.jsonl.',
   ),
 }

@@ -48,7 +48,7 @@ class Recorder(contextlib.ExitStack):
       dropped.
     restart: whether to move a run in `workdir` aside first.
     to: more destinations of the rows, as in `config.log.to`: `tensorboard`,
-      `csv`, `wandb`, `mlflow`, or your own writer.
+      `wandb`, `mlflow`, or your own writer.
 
   Raises:
     ConfigError: for an argument that breaks its rule, or a folder that holds

@@ -63,7 +63,6 @@ class _BuiltIn(NamedTuple):
 
 _BUILT_IN = {
   'tensorboard': _BuiltIn('tensorboard_file', 'TensorBoardFile', 'tensorboard'),
-  'csv': _BuiltIn('csv_file', 'CsvFile', 'csv'),
   'wandb': _BuiltIn('wandb_run', 'WandbRun', 'wandb', 'wandb'),
   'mlflow': _BuiltIn('mlflow_run', 'MlflowRun', 'mlflow', 'mlflow'),
 }

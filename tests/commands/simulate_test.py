@@ -1,12 +1,12 @@
 """`selsync simulate`: its flags and its mistakes."""
 
-import csv
 import json
 import pathlib
 
 import pytest
 
 from selsync_jax import __main__ as door
+from tests.support import recorded
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -23,7 +23,6 @@ def test_a_cluster_of_the_command_line_is_simulated(tmp_path, capsys):
       '--config.virtual_cluster.compute=factors',
       '--config.virtual_cluster.factors=(1,4)',
       '--config.virtual_cluster.step_seconds=1.0',
-      '--config.log.to=csv',
       f'--workdir={tmp_path}',
       '--noreport',
     ]
@@ -36,9 +35,8 @@ def test_a_cluster_of_the_command_line_is_simulated(tmp_path, capsys):
   assert 'virtual seconds' in capsys.readouterr().out
   config = json.loads((tmp_path / 'config.json').read_text())
   assert config['mapper'] == 'vmap' and config['sync']['method'] == 'ssp'
-  with (tmp_path / 'metrics.csv').open() as file:
-    seconds = [float(row['virtual_seconds']) for row in csv.DictReader(file)]
-  assert len(seconds) == 6 and seconds[-1] == 21
+  seconds = recorded.events(tmp_path)['virtual_seconds']
+  assert len(seconds) == 6 and seconds[-1] == (6, 21)
 
 
 def test_a_bad_trace_is_one_line_and_leaves_nothing(tmp_path, refused):

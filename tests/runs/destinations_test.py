@@ -1,9 +1,7 @@
 """Writers named by `config.log.to`: built-in and custom writers."""
 
 import contextlib
-import csv
 import json
-import math
 import re
 import sys
 import time
@@ -19,26 +17,6 @@ from selsync_jax.runs import records, writers
 from tests.support import own_code, recorded
 
 
-def test_a_table_has_every_number_and_columns_that_come_later(tmp_path):
-  recorded.write_rows(tmp_path, recorded.ROWS, 'csv')
-  with (tmp_path / 'metrics.csv').open(newline='') as file:
-    table = list(csv.DictReader(file))
-  assert [row['step'] for row in table] == ['1', '2', '3']
-  assert [row['loss'] for row in table] == [str(1 / n) for n in (1, 2, 3)]
-  assert [row['synced'] for row in table] == ['1', '0', '0']
-  assert [row['relative_change'] for row in table] == ['', '0.25', '0.25']
-  assert [row['validation_accuracy'] for row in table] == ['', '', '0.75']
-  assert 'relative_changes' not in table[0]
-
-
-def test_no_cell_of_a_table_is_a_formula(tmp_path):
-  values = [-math.inf, -0.5, -1e-9, math.nan, None]
-  odd = {f'metric_{i}': value for i, value in enumerate(values)}
-  recorded.write_rows(tmp_path, [row | odd for row in recorded.ROWS], 'csv')
-  assert '-1e-09' in (tmp_path / 'metrics.csv').read_text()
-  assert not recorded.formulas(tmp_path / 'metrics.csv')
-
-
 @pytest.mark.parametrize('name', ['=1+1', '+A1', '-A1', '@A1', '\tA1', ''])
 def test_no_metric_has_the_name_of_a_formula(name):
   def example_metrics(outputs, batch):
@@ -49,20 +27,6 @@ def test_no_metric_has_the_name_of_a_formula(name):
   column = np.zeros(2, np.float32)
   with pytest.raises(ValueError, match='the name must start with a letter, '):
     tasks.check_metrics(task, column, {'mask': column})
-
-
-@pytest.mark.parametrize('damage', ['none', 'torn', 'lost'])
-def test_a_table_is_whole_after_a_run_resumes(damage, tmp_path):
-  whole, table = tmp_path / 'whole', tmp_path / 'metrics.csv'
-  whole.mkdir()
-  recorded.write_rows(whole, recorded.ROWS, 'csv')
-  recorded.write_rows(tmp_path, recorded.ROWS, 'csv')
-  if damage == 'torn':
-    table.write_text(table.read_text()[:-30])
-  elif damage == 'lost':
-    table.unlink()
-  recorded.write_rows(tmp_path, recorded.ROWS[1:], 'csv')
-  assert table.read_text() == (whole / 'metrics.csv').read_text()
 
 
 class Failing(contextlib.AbstractContextManager):
@@ -93,7 +57,7 @@ def own():
 
 
 def test_a_writer_that_fails_does_not_end_the_run(own, tmp_path, capsys):
-  recorded.write_rows(tmp_path, recorded.ROWS, 'Failing', 'csv', seed=7)
+  recorded.write_rows(tmp_path, recorded.ROWS, 'Failing', 'tensorboard', seed=7)
   printed = capsys.readouterr()
   assert printed.out == 'closed\n'
   assert re.fullmatch(
@@ -102,7 +66,7 @@ def test_a_writer_that_fails_does_not_end_the_run(own, tmp_path, capsys):
     printed.err,
   )
   assert len(records.read_metrics(tmp_path)) == 3
-  assert len((tmp_path / 'metrics.csv').read_text().splitlines()) == 4
+  assert len(recorded.events(tmp_path)['loss']) == 3
 
 
 def test_a_writer_that_cannot_be_opened_is_named_and_others_are_closed(
@@ -117,8 +81,8 @@ def test_a_writer_that_cannot_be_opened_is_named_and_others_are_closed(
 @pytest.mark.parametrize(
   'flags, message',
   [
-    (['paper'], "'paper' is not one of tensorboard, csv, wandb, mlflow"),
-    (['csv', 'csv'], "'csv' is named twice"),
+    (['paper'], "'paper' is not one of tensorboard, wandb, mlflow"),
+    (['tensorboard'] * 2, "'tensorboard' is named twice"),
     (['[3]'], 'config.log.to=(3,): must be a name'),
   ],
 )

@@ -16,7 +16,7 @@ from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.support import live_runs, perceptron, short_runs
+from tests.support import live_runs, perceptron, recorded, short_runs
 from tests.support.shown import line
 
 # Columns that a custom loop lacks, or that differ between any two runs.
@@ -206,12 +206,13 @@ def test_a_folder_may_be_in_the_home_of_the_user(tmp_path, monkeypatch):
 
 
 def test_rows_also_go_to_the_loggers_of_the_trainer(tmp_path):
-  with ss.Recorder(tmp_path / 'mine', to=['csv'], **OPTIONS) as recorder:
+  workdir, to = tmp_path / 'mine', ['tensorboard']
+  with ss.Recorder(workdir, to=to, **OPTIONS) as recorder:
     record(recorder, range(1, 4))
-  head, *rows = (tmp_path / 'mine' / 'metrics.csv').read_text().splitlines()
-  assert 'validation_accuracy' in head.split(',') and len(rows) == 3
-  with pytest.raises(ConfigError, match=r"^to=\['cvs'\]: 'cvs' is not one of"):
-    ss.Recorder(tmp_path / 'other', to=['cvs'], **OPTIONS)
+  events = recorded.events(workdir)
+  assert 'validation_accuracy' in events and len(events['loss']) == 3
+  with pytest.raises(ConfigError, match=r"^to=\['csv'\]: 'csv' is not one of"):
+    ss.Recorder(tmp_path / 'other', to=['csv'], **OPTIONS)
 
 
 def test_scores_without_a_step_of_their_own_are_refused(tmp_path):

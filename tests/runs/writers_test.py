@@ -5,21 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from tensorboard.backend.event_processing import event_accumulator
 
 from selsync_jax.runs import records
 from tests.support import recorded
-
-
-def events(workdir):
-  """Every scalar of a run, `{tag: [(step, value)]}`, read by TensorBoard."""
-  folder = str(workdir / 'tensorboard')
-  reader = event_accumulator.EventAccumulator(folder)
-  reader.Reload()
-  return {
-    tag: [(event.step, event.value) for event in reader.Scalars(tag)]
-    for tag in reader.Tags()['scalars']
-  }
+from tests.support.recorded import events
 
 
 def test_tensorboard_reads_every_number(tmp_path):

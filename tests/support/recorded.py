@@ -1,8 +1,5 @@
 """Runs on disk that were never trained."""
 
-import csv
-import math
-
 import numpy as np
 
 from selsync_jax.configs import digits
@@ -83,16 +80,14 @@ def write_rows(workdir, rows, *to, **fields):
       store.row(row)
 
 
-def formulas(path):
-  """The cells of a CSV file that a spreadsheet would take for a formula."""
-  with path.open(newline='') as file:
-    cells = [cell for row in csv.reader(file) for cell in row]
-  assert cells
-  return [c for c in cells if c[:1] in set('=+-@\t\r') and not _is_number(c)]
+def events(workdir):
+  """Every scalar of a run, `{tag: [(step, value)]}`, read by TensorBoard."""
+  from tensorboard.backend.event_processing import event_accumulator
 
-
-def _is_number(cell):
-  try:
-    return math.isfinite(float(cell))
-  except ValueError:
-    return False
+  folder = str(workdir / 'tensorboard')
+  reader = event_accumulator.EventAccumulator(folder)
+  reader.Reload()
+  return {
+    tag: [(event.step, event.value) for event in reader.Scalars(tag)]
+    for tag in reader.Tags()['scalars']
+  }
