@@ -1,10 +1,9 @@
 """The report in a real browser, on a desktop screen and on a phone."""
 
-from collections.abc import Iterator
+import functools
+import html
 import json
-import os
-import pathlib
-import select
+import re
 import shutil
 import subprocess
 
@@ -25,122 +24,53 @@ FLAGS = (
   '--headless',
   '--no-sandbox',
   '--disable-gpu',
-  '--disable-quic',
   '--no-first-run',
   '--disable-background-networking',
-  '--disable-component-update',
-  '--disable-sync',
-  '--remote-debugging-pipe',
+  '--hide-scrollbars',
+  '--window-size=1280,800',
+  '--enable-logging=stderr',
+  '--virtual-time-budget=20000',
+  '--dump-dom',
 )
+# A window has a least width, a frame has none.
+FRAME = """<!doctype html><body>
+<script>onmessage = (told) => document.body.textContent = told.data</script>
+<iframe src="probed.html" width="{width}" height="800"></iframe></body>"""
+PROBE = """<script>drawn.then(async () => {
+  const fetched = performance.getEntriesByType('resource').map((e) => e.name);
+  parent.postMessage(JSON.stringify({fetched, seen: PROBES}), '*');
+})</script></body>"""
 
 
-class Browser:
-  """Chromium, driven by its DevTools protocol over a pair of pipes."""
+def look(path, width, mode, *probes):
+  """Opens a page on a screen; returns the console's lines and probes' values.
 
-  def __init__(self, profile: pathlib.Path):
-    its_in, self._out = os.pipe()
-    self._in, its_out = os.pipe()
-    command = [CHROMIUM, *FLAGS, f'--user-data-dir={profile}']
-    pipes = f'3<&{its_in} 4>&{its_out}'  # For its input and output.
-    self._process = subprocess.Popen(
-      ['bash', '-c', f'exec "$@" {pipes}', 'bash', *command],
-      pass_fds=(its_in, its_out),
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.DEVNULL,
-    )
-    os.close(its_in)
-    os.close(its_out)
-    self._messages = self._read()
-    self._count = 0
-    self._events: list[dict] = []  # Since the page was opened.
-    self._session = {}
-    target = self.call('Target.createTarget', url='about:blank')['targetId']
-    page = self.call('Target.attachToTarget', targetId=target, flatten=True)
-    self._session = page  # Its `sessionId` goes with every further command.
-    for domain in ('Page', 'Runtime', 'Log', 'Network'):
-      self.call(f'{domain}.enable')
-
-  def _read(self) -> Iterator[dict]:
-    rest = b''
-    while True:
-      *whole, rest = rest.split(b'\0')
-      yield from map(json.loads, whole)
-      assert select.select([self._in], [], [], 60)[0], 'the browser is silent'
-      more = os.read(self._in, 1 << 16)
-      assert more, 'the browser has gone'
-      rest += more
-
-  def call(self, method: str, **params) -> dict:
-    """Sends a command, and waits for its result."""
-    self._count += 1
-    message = {'id': self._count, 'method': method, 'params': params}
-    os.write(self._out, json.dumps(message | self._session).encode() + b'\0')
-    for answer in self._messages:
-      if answer.get('id') == self._count:
-        return answer['result']
-      self._events.append(answer)
-    raise AssertionError('unreachable')
-
-  def open(self, url: str) -> list[dict]:
-    """Loads a page; returns its console output and requests, errors included.
-
-    The figures are drawn when this returns.
-    """
-    self._events = []
-    loader = self.call('Page.navigate', url=url)['loaderId']
-    while not self._is_loaded(loader):
-      self._events.append(next(self._messages))
-    self.evaluate('drawn')
-    return [
-      event['params']
-      for event in self._events
-      if event.get('method') in CONSOLE
-      or (
-        event.get('method') == FETCH
-        and event['params']['request']['url'] not in (url, ICON)
-      )
-    ]
-
-  def _is_loaded(self, loader: str) -> bool:
-    """Whether a page has loaded; the previous page may fire its event late."""
-    methods = [
-      event['method']
-      if event['params'].get('frame', {}).get('loaderId') in (None, loader)
-      else None
-      for event in self._events
-    ]
-    begun = 'Page.frameNavigated' in methods
-    return (
-      begun
-      and 'Page.loadEventFired'
-      in methods[methods.index('Page.frameNavigated') :]
-    )
-
-  def evaluate(self, expression: str):
-    """The value of an expression in the page, or of its promise."""
-    result = self.call(
-      'Runtime.evaluate',
-      expression=expression,
-      returnByValue=True,
-      awaitPromise=True,
-    )
-    assert 'exceptionDetails' not in result, result['exceptionDetails']
-    return result['result'].get('value')
-
-  def close(self) -> None:
-    """Ends the browser."""
-    self._process.terminate()
-    self._process.wait(20)
-    os.close(self._in)
-    os.close(self._out)
+  A probe is an expression, or a promise, that sees the drawn figures.
+  """
+  values = f'[{", ".join(f"await {probe}" for probe in probes)}]'
+  text = path.read_text().replace('</body>', PROBE.replace('PROBES', values))
+  path.with_name('probed.html').write_text(text)
+  frame = path.with_name('frame.html')
+  frame.write_text(FRAME.format(width=width))
+  done = subprocess.run(
+    [
+      *(CHROMIUM, *FLAGS, f'--user-data-dir={path.parent / "profile"}'),
+      f'--blink-settings=preferredColorScheme={int(mode == "light")}',
+      frame.as_uri(),
+    ],
+    capture_output=True,
+    text=True,
+    timeout=60,
+    check=True,
+  )
+  said = re.findall(r'CONSOLE.*', done.stderr)
+  answer = re.search(r'<body>(\{.*\})</body>', done.stdout)
+  assert answer, said
+  told = json.loads(html.unescape(answer[1]))
+  assert told['fetched'] == []
+  return said, told['seen']
 
 
-CONSOLE = (
-  'Runtime.consoleAPICalled',
-  'Runtime.exceptionThrown',
-  'Log.entryAdded',
-)
-FETCH, ICON = 'Network.requestWillBeSent', 'data:,'
 EYES = """(() => {
   const box = (e) => {
     const {left, top, right, bottom} = e.getBoundingClientRect();
@@ -207,34 +137,25 @@ def workdir(tmp_path_factory, perceptron):
 
 
 @pytest.fixture(scope='module')
-def browser(tmp_path_factory):
-  browser = Browser(tmp_path_factory.mktemp('profile'))
-  yield browser
-  browser.close()
+def seen(workdir):
+  """Looks at the page of that run on a screen, at each screen once."""
+
+  @functools.cache
+  def at(width, mode):
+    probes = EYES, HOVER, SWITCH
+    said, values = look(workdir / 'report.html', width, mode, *probes)
+    assert said == []
+    return values
+
+  return at
 
 
 # Workers' strips and the bars above them; shared bars; rate; labels.
 PANELS = [5, 1, 2, 4, 4, 4, 1, 4]
 
 
-def show(browser, workdir, width, mode):
-  """Opens the page on a screen."""
-  browser.call(
-    'Emulation.setDeviceMetricsOverride',
-    width=width,
-    height=800,
-    deviceScaleFactor=2,
-    mobile=width < 800,
-  )
-  browser.call(
-    'Emulation.setEmulatedMedia',
-    features=[{'name': 'prefers-color-scheme', 'value': mode}],
-  )
-  return browser.open((workdir / 'report.html').as_uri())
-
-
 @pytest.mark.slow
-def test_all_columns_of_a_comparison_are_in_view_on_a_desk(browser, tmp_path):
+def test_all_columns_of_a_comparison_are_in_view_on_a_desk(tmp_path):
   cells = {
     'validation accuracy': (0.85, '0.8500 ± 0.0255'),
     'difference to BSP': (-0.0222, '-0.0222 [-0.0824, +0.0379]'),
@@ -251,12 +172,11 @@ def test_all_columns_of_a_comparison_are_in_view_on_a_desk(browser, tmp_path):
   row = {title: Cell(*cell) for title, cell in cells.items()}
   rows = {'fedavg, epochs 0.25': row}
   table = page.table('summary', 'Comparison', rows, 'method')
-  page.write(tmp_path / 'report.html', 'Comparison', '', [table])
-  assert show(browser, tmp_path, 1200, 'light') == []
-  seen = browser.evaluate(
-    "(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.scroll'))"
-  )
-  assert seen[0] <= seen[1]
+  path = page.write(tmp_path / 'report.html', 'Comparison', '', [table])
+  box = "document.querySelector('.scroll')"
+  sizes = f'{box}.scrollWidth', f'{box}.clientWidth'
+  said, (content, shown) = look(path, 1200, 'light', *sizes)
+  assert said == [] and content <= shown
 
 
 def overlap(one, other):
@@ -279,14 +199,13 @@ def overlap(one, other):
   ],
 )
 def test_every_figure_shows_and_no_label_is_cut_off_or_over_data(
-  browser, workdir, width, mode
+  seen, width, mode
 ):
-  assert show(browser, workdir, width, mode) == []
-  seen = browser.evaluate(EYES)
-  assert seen['width'] == width
-  assert seen['content'] <= width
-  assert [len(each['panels']) for each in seen['figures']] == PANELS
-  for figure in seen['figures']:
+  shown, _, _ = seen(width, mode)
+  assert shown['width'] == width
+  assert shown['content'] <= width
+  assert [len(each['panels']) for each in shown['figures']] == PANELS
+  for figure in shown['figures']:
     frame = figure['box']
     assert frame['right'] - frame['left'] >= 0.8 * min(width, 1080)
     assert figure['drawn'] >= len(figure['panels'])
@@ -296,20 +215,18 @@ def test_every_figure_shows_and_no_label_is_cut_off_or_over_data(
       assert not any(overlap(text, panel) for panel in figure['panels'])
   light = {'paper': 'rgb(255, 255, 255)', 'ink': 'rgb(31, 35, 41)'}
   for name, color in light.items():
-    assert (seen[name] == color) == (mode == 'light')
+    assert (shown[name] == color) == (mode == 'light')
 
 
-@pytest.mark.parametrize('width', [1280, 420])
+@pytest.mark.parametrize('width, mode', [(1280, 'light'), (420, 'dark')])
 def test_a_pointer_reads_values_and_the_legend_switches_lines(
-  browser, workdir, width
+  seen, workdir, width, mode
 ):
-  assert show(browser, workdir, width, 'light') == []
-  step, *values = browser.evaluate(HOVER)
+  _, (step, *values), (one, hidden, again) = seen(width, mode)
   name, _, number = step.partition(': ')
   assert name == 'steps'
   (row,) = [r for r in rows(workdir) if r['step'] == int(number)]
   assert f'training batches: {row["loss"]:.4g}' in values
-  one, hidden, again = browser.evaluate(SWITCH)
   assert one == again > hidden > 0
 
 
@@ -318,12 +235,11 @@ def rows(workdir):
   return [json.loads(line) for line in text.splitlines()]
 
 
-def test_an_error_on_the_console_would_be_noticed(browser, workdir):
+def test_an_error_on_the_console_would_be_noticed(workdir):
   text = (workdir / 'report.html').read_text()
   broken = workdir / 'broken.html'
   broken.write_text(
     text.replace('</body>', '<script>nothing.here()</script></body>')
   )
-  (said,) = browser.open(broken.as_uri())
-  error = said['exceptionDetails']['exception']['description']
-  assert 'nothing is not defined' in error
+  (said,), _ = look(broken, 1280, 'light')
+  assert 'nothing is not defined' in said
