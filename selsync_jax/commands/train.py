@@ -164,7 +164,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('island', about, flags.name)
   about = 'Invitation of `selsync meet`. Default: SELSYNC_INVITATION.'
   line.flag('join', about)
-  about = 'Port of the island. Its process p has this port + p.'
+  about = "Port of the island's first process."
   line.flag('island_port', about, flags.port)
   line.set_defaults(
     island=os.environ.get('SELSYNC_ISLAND'),

@@ -35,7 +35,7 @@ def joined(
     workdir: folder of this island's run.
     agreed: values that must be equal on all islands, by name.
     timeout: see `joining.join`.
-    port: see `Led`.
+    port: see `joining.join`.
     restart: whether to ignore the slot that the island had before.
   """
   alike = {k: v for k, v in agreed.items() if not k.startswith(_OWN)}
@@ -45,7 +45,7 @@ def joined(
     name,
     alike,
     timeout,
-    port,
+    port=port,
     welcomes=True,
     slot=slot,
     say=print,

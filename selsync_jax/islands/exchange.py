@@ -6,10 +6,6 @@ islands at a time, so that a late island leaves no link idle.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
-import contextlib
-import itertools
-import json
-import math
 import threading
 import time
 from typing import Any
@@ -21,23 +17,21 @@ from selsync_jax.config import RunError, Stopped
 from selsync_jax.islands.flight import Connections, Credentials, ERRORS, flight
 from selsync_jax.islands.link import Link
 from selsync_jax.islands.meter import Meter
-from selsync_jax.islands.outbox import Outbox, PATIENCE, PIECE
+from selsync_jax.islands.outbox import content, Outbox, PATIENCE, PIECE
 from selsync_jax.islands.peers import About, Peers, View
-from selsync_jax.islands.protocol.member import ApartError, Flow, Regrouped
+from selsync_jax.islands.protocol import messages
+from selsync_jax.islands.protocol.member import ApartError, Flow
 from selsync_jax.islands.protocol.messages import Key, Kind, Membership, Place
-from selsync_jax.islands.relay import call_over
-
-Relays = tuple[str, ...]
-"""The addresses of the relays on a route; empty if the route is direct."""
 
 FLOWS = 4
 """Messages that an island fetches at a time."""
 
-LATE = 10.0
-"""Seconds that the last pieces may take over relays, after all others."""
+ACCUSING = 0.5
+"""Seconds after which a wrong message is reported again.
 
-MENDING = 300.0
-"""Seconds for which a route over relays is avoided after a failure."""
+The coordinator hears nothing of an island that it does not know at the place
+yet.
+"""
 
 
 class FlightPeers(Peers):
@@ -69,7 +63,6 @@ class FlightPeers(Peers):
     self._name, self._link, self._channel = name, link, channel
     self._outbox, self._credentials, self._meter = outbox, credentials, meter
     self._timeout, self._connections = timeout, Connections(credentials)
-    self._broken: dict[Relays, float] = {}  # Time until which each is avoided.
     self._generation = 0
     self._step: int | None = None
     self._served: Key | None = None  # The last exchange.
@@ -151,12 +144,10 @@ class FlightPeers(Peers):
     self._check_entered()
     if self._generation != self._now.generation:
       self._generation = self._now.generation
-      there = {*self._now.islands.values()}
-      there.update(*self._now.relays.values())
-      self._connections.close_others(there)
+      self._connections.close_others(self._now.islands.values())
     about = about or About('exchange', messages[0], messages)
-    shape = None if about.varies else about.like.shape
-    place = self._arrive('average', about.operation, about.like.dtype, shape)
+    like = about.like
+    place = self._arrive('average', about.operation, like.dtype, like.shape)
     self.exchanged = True
     self._outbox.put(place.key, messages)
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
@@ -188,7 +179,7 @@ class FlightPeers(Peers):
     kind: Kind,
     operation: str = '',
     dtype: Any = '',
-    shape: Sequence[int] | None = (),
+    shape: Sequence[int] = (),
     body: bytes | None = b'',
   ) -> Place:
     """Tells the coordinator that this island has arrived at a place."""
@@ -287,102 +278,34 @@ class FlightPeers(Peers):
         calls[sender].set_exception(error)
 
   def _fetch(self, place: Place, about: About, sender: int) -> np.ndarray:
-    """Returns an island's message, which may come in several pieces.
-
-    After the first piece, each route to the island carries one at a time.
-    """
+    """Returns an island's message, which may come in several pieces."""
     like = about.received[sender]
-    head, first = self._call(place, sender, 0)
-    found, dtype = head[b'dtype'].decode(), about.like.dtype
-    shape = json.loads(head[b'shape'])
-    if found != dtype.name or (like is not None and shape != [*like.shape]):
-      size = ','.join(map(str, shape))
-      self._report(place, sender, f'{found}[{size}] at {place}')
-    starts = range(PIECE, math.prod(shape) * dtype.itemsize, PIECE)
-    rest, pieces = iter(starts), {0: first}
-    ways = {
-      way: threading.Thread(
-        target=self._fetch_over,
-        args=(way, place, sender, rest, pieces),
-        daemon=True,
-      )
-      for way in self._ways(self.names[sender])[: len(starts)]
-    }
-    for thread in ways.values():
-      thread.start()
-    try:
-      for start in rest:
-        pieces[start] = self._call(place, sender, start)[1]
-    finally:
-      for way, thread in ways.items():
-        thread.join(LATE)
-        if thread.is_alive():
-          self._leave_out(way)
-    for start in starts:
-      if start not in pieces:  # A route has failed, or is late.
-        pieces[start] = self._call(place, sender, start)[1]
-    blocks = itertools.chain(pieces[0], *(pieces[start] for start in starts))
+    dtype, shape = about.like.dtype, like.shape
+    said, blocks = self._call(place, sender, 0)
+    if said != messages.Array(dtype.name, shape):
+      self._report(place, sender, f'{said or "no array"} at {place}')
+    for start in range(PIECE, like.size * dtype.itemsize, PIECE):
+      blocks += self._call(place, sender, start)[1]
     parts = [np.frombuffer(block, np.uint8) for block in blocks]
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if whole.nbytes != math.prod(shape) * dtype.itemsize:
+    if whole.nbytes != like.size * dtype.itemsize:
       self._report(place, sender, f'{whole.nbytes} bytes at {place}')
     return whole.view(dtype).reshape(shape)
 
-  def _ways(self, name: str) -> list[Relays]:
-    """Returns the routes to an island over relays, except failed ones."""
-    own, its = (['', *self._now.relays[n]] for n in (self._name, name))
-    pairs = [
-      (own[p % len(own)], its[p % len(its)])
-      for p in range(1, max(len(own), len(its)))
-    ]
-    ways = [tuple(relay for relay in pair if relay) for pair in pairs]
-    now = time.monotonic()
-    return [way for way in ways if self._broken.get(way, now) <= now]
-
-  def _fetch_over(
-    self,
-    way: Relays,
-    place: Place,
-    sender: int,
-    starts: Iterator[int],
-    pieces: dict[int, list[Any]],
-  ) -> None:
-    """Fetches pieces over relays until none is left, or until the route fails.
-
-    Args:
-      way: the relays.
-      place: the place of the exchange.
-      sender: index of the island that sends the message.
-      starts: offsets in bytes of the pieces that are still to be fetched.
-      pieces: blocks of each piece that has arrived, by offset.
-    """
-    with contextlib.suppress(Regrouped, RunError, Stopped):
-      for start in starts:
-        try:
-          pieces[start] = self._attempt(way, place, sender, start)[1]
-        except ERRORS:
-          self._link.check()  # If it raises, the call has been cancelled.
-          self._leave_out(way)
-          return
-
-  def _leave_out(self, way: Relays) -> None:
-    """Avoids a route for a while, and then uses it over a new connection."""
-    self._connections.forget(way[0])
-    self._broken[way] = time.monotonic() + MENDING
-
   def _report(self, place: Place, sender: int, why: str) -> None:
     """Reports a wrong message; then one of the two islands ends."""
-    self._link.do(
-      self._link.member.accuse, place, self.names[sender], why[:200]
-    )
+    member, again = self._link.member, 0.0
     while True:  # Until this raises.
       self._link.check()
+      if time.monotonic() >= again:
+        self._link.do(member.accuse, place, self.names[sender], why[:200])
+        again = time.monotonic() + ACCUSING
       time.sleep(0.05)
 
   def _call(
     self, place: Place, sender: int, start: int
-  ) -> tuple[Any, list[Any]]:
-    """Returns the metadata and the blocks of a piece of a message.
+  ) -> tuple[messages.Array | None, list[Any]]:
+    """Returns the array of a message, and the blocks of a piece of it.
 
     Waits for a message that is not ready yet, as long as the sender lives. If
     one of the two cannot reach the other, even over a new connection, the
@@ -395,7 +318,7 @@ class FlightPeers(Peers):
       self._link.check()
       began = time.monotonic()
       try:
-        found = self._attempt((), place, sender, start)
+        found = self._attempt(place, sender, start)
         if accuses:
           self._link.do(member.acquit, name)
         return found
@@ -422,20 +345,21 @@ class FlightPeers(Peers):
     return PATIENCE + 2 * self._timeout
 
   def _attempt(
-    self, relays: Relays, place: Place, sender: int, start: int
-  ) -> tuple[Any, list[Any]]:
+    self, place: Place, sender: int, start: int
+  ) -> tuple[messages.Array | None, list[Any]]:
     """Returns the result of `_call`, from one attempt."""
-    own = self._now.islands[self.names[sender]]
-    key = place.key, self.index, start
-    address, command = call_over([*relays, own], json.dumps(key))
-    writer, reader = self._connections.call(address, command, self._patience)
+    address = self._now.islands[self.names[sender]]
+    wanted = messages.Piece(place.key, self.index, start)
+    writer, reader = self._connections.call(address, wanted, self._patience)
+    blocks, size = [], 0
     with writer, self._link.cancelling(reader.cancel):
-      about = reader.schema.metadata
-      chunks, size = [], 0
+      said = messages.array(reader.schema.metadata)
       for chunk in reader:
-        chunks.append(chunk.data.column(0)[0].as_buffer())
-        size += chunks[-1].size
+        if (block := content(chunk.data)) is None:
+          self._report(place, sender, f'no bytes at {place}')
+        blocks.append(block)
+        size += block.size or 1
         if size > PIECE:
           self._report(place, sender, f'more than it should at {place}')
-    self._meter.add(received_bytes=sum(chunk.size for chunk in chunks))
-    return about, chunks
+    self._meter.add(received_bytes=sum(block.size for block in blocks))
+    return said, blocks

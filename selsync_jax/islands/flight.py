@@ -10,7 +10,6 @@ import datetime
 import hmac
 import itertools
 import json
-import math
 import os
 import pathlib
 import secrets
@@ -18,6 +17,7 @@ import threading
 from typing import Any, NamedTuple
 
 from selsync_jax.config import BusyError, ConfigError
+from selsync_jax.islands.protocol import messages
 
 # It would print a line about each stranger, and many would fill a disk.
 os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
@@ -225,38 +225,27 @@ def client(address: str, certificate: bytes) -> flight.FlightClient:
 
 
 class Connections:
-  """Cache of connections to servers of the run, each made at its first use.
+  """Cache of connections to servers of the run, each made at its first use."""
 
-  Args:
-    credentials: the run's credentials.
-    most: the number of connections that are kept.
-  """
-
-  def __init__(self, credentials: Credentials, most: float = math.inf):
-    self._credentials, self._most = credentials, most
+  def __init__(self, credentials: Credentials):
+    self._credentials = credentials
     self._clients: dict[str, flight.FlightClient] = {}  # By address.
 
-  def call(self, address: str, command: str, seconds: float) -> Any:
+  def call(self, address: str, wanted: messages.Piece, seconds: float) -> Any:
     """Calls a server; returns a writer to it, and a reader of its answer.
 
     Args:
       address: `host:port` of the server.
-      command: the request.
+      wanted: the request.
       seconds: until the call fails.
     """
     found = self._clients.get(address)  # Another thread may remove it.
     if not found:
-      if len(self._clients) >= self._most:
-        self._clients.clear()
       found = client(address, self._credentials.certificate)
       self._clients[address] = found
-    wanted = flight.FlightDescriptor.for_command(command)
+    command = flight.FlightDescriptor.for_command(messages.encode(wanted))
     options = call_options(self._credentials.token, seconds)
-    return found.do_exchange(wanted, options)
-
-  def forget(self, address: str) -> None:
-    """Makes the next call connect again; others may keep this connection."""
-    self._clients.pop(address, None)
+    return found.do_exchange(command, options)
 
   def close(self, address: str) -> None:
     """Closes the connection to an address, if there is one."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 import functools
 import hashlib
+import sys
 import time
 from typing import Any
 
@@ -105,10 +106,9 @@ class Island:
       timeout: seconds until an incomplete message is an error.
       limit: the most bytes per second that this island sends in messages, to
         leave bandwidth for others; `None` sets no limit. All islands may fetch
-        from this one at once: 4 MiB for each of their processes must pass in
-        twice the timeout.
-      port: port to listen at, for a firewall; 0 is a free one. Process p of an
-        island of several listens at `port + p`.
+        from this one at once: 4 MiB for each must pass in twice the timeout.
+      port: port at which the island's first process listens, for a firewall; 0
+        is a free one.
 
     Raises:
       ConfigError: if an argument is out of its range, or the port cannot be
@@ -127,7 +127,10 @@ class Island:
     }
     run |= {'trigger': strategy.trigger, 'averager': strategy.averager}
     invited = Invitation.parse(invitation)
-    peers = led.join(invited, name, run, timeout, port, limit=limit)
+    say = functools.partial(print, file=sys.stderr)
+    peers = led.join(
+      invited, name, run, timeout, port=port, limit=limit, say=say
+    )
     return cls(peers, params, strategy)
 
   @property

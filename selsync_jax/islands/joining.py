@@ -6,7 +6,7 @@ joined, each receives its index, the addresses of the others, and the
 credentials of the run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import hashlib
 import math
 from typing import Any
@@ -21,10 +21,6 @@ from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox, PATIENCE, PIECE
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.relay import Relay
-
-ANSWER = 5.0
-"""Seconds until a coordinator that serves must have answered."""
 
 
 def join(
@@ -36,7 +32,6 @@ def join(
   port: int = 0,
   welcomes: bool = False,
   slot: int | None = None,
-  relays: Sequence[str] = (),
   say: Callable[[str], None] = lambda line: None,
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
@@ -55,7 +50,6 @@ def join(
     port: port to listen at; 0 is a free one.
     welcomes: whether this island admits islands while it runs.
     slot: slot that it had before, if it knows one.
-    relays: address of each `relay` of its other processes.
     say: takes a line when this island waits long for others.
 
   Raises:
@@ -76,7 +70,6 @@ def join(
     timeout,
     welcomes,
     slot,
-    [*relays],
   )
   link = Link(invitation, introduction, meter, say)
   try:
@@ -104,24 +97,6 @@ def check(timeout: float, limit: float | None, port: int) -> None:
 
 def _digest(value: Any) -> str:
   return hashlib.sha256(str(value).encode()).hexdigest()[:16]
-
-
-def relay(
-  invitation: Invitation, timeout: float = 60.0, port: int = 0
-) -> Relay:
-  """Returns a relay, in any process of an island except the first.
-
-  Args:
-    invitation: invitation of a coordinator that serves already.
-    timeout: timeout of the island, see `join`.
-    port: see `join`.
-
-  Raises:
-    ConfigError: if the port cannot be opened.
-    RunError: if the coordinator cannot be reached.
-  """
-  credentials, host = _credentials(invitation, min(timeout, ANSWER))
-  return Relay(f'{host}:{port}', credentials, PATIENCE + 2 * timeout)
 
 
 def _credentials(

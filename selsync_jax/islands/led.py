@@ -3,15 +3,12 @@
 The processes of an island share one JAX runtime and run one program. The first
 process exchanges messages with other islands, and gives the others the result,
 or the error, over the fast links between them. So all processes take the same
-path through the program, whatever happens to other islands. The other processes
-provide further routes to the first: see `relay`.
+path through the program, whatever happens to other islands.
 """
 
 from collections.abc import Callable, Sequence
-import contextlib
 import functools
 import pickle
-import sys
 from typing import Any
 
 import jax
@@ -26,9 +23,6 @@ from selsync_jax.islands.invitation import Invitation
 from selsync_jax.islands.peers import Peers, View
 from selsync_jax.islands.protocol.member import Regrouped
 
-_LONGEST = 64
-"""The most bytes of an address."""
-
 
 class Led(Peers):
   """The run's islands, seen from a process of an island of several.
@@ -38,9 +32,7 @@ class Led(Peers):
   Args:
     invitation: the coordinator's invitation.
     timeout: see `joining.join`.
-    port: port of the first process, or 0; process p listens at `port + p`.
-    join: function that the first process calls to join the other islands, with
-      the addresses of the others' `relays`.
+    join: function that the first process calls to join the other islands.
 
   Raises:
     ConfigError: in all processes, if `join` raises it.
@@ -53,27 +45,12 @@ class Led(Peers):
     self,
     invitation: Invitation,
     timeout: float,
-    port: int,
-    join: Callable[..., Peers],
+    join: Callable[[], Peers],
   ):
     self._outer: Any = None  # Only in the first process.
     self.agreement = _LedAgreement(self)
     self._led(lambda: _await(invitation, timeout))
-    with contextlib.ExitStack() as stack:
-      own = ''
-      if not processes.is_first():
-        index = jax.process_index()
-        try:
-          relay = joining.relay(invitation, timeout, port and port + index)
-          stack.callback(relay.shutdown)
-          own = relay.address
-        except Exception as error:  # The others do not wait for this process.
-          line = f'process {index}: {error}; messages pass over others'
-          print(line, file=sys.stderr)
-      each = processes.digests(own.encode().ljust(_LONGEST)).values()
-      relays = [address for row in each if (address := row.decode().strip())]
-      self._led(lambda: self._join(functools.partial(join, relays=relays)))
-      self._relay = stack.pop_all()  # Empty in a process without a relay.
+    self._led(lambda: self._join(join))
 
   def _join(self, join: Callable[[], Peers]) -> None:
     self._outer = join()
@@ -142,12 +119,10 @@ class Led(Peers):
   def close(self, finished: bool = True) -> None:
     """Leaves, when all islands have fetched this island's messages."""
     self.tell(lambda peers: peers.close(finished))
-    self._relay.close()
 
   def fail(self, why: str = '') -> None:
     """Leaves at once; the others hear that this island has failed, and why."""
     self.tell(lambda peers: peers.fail(why))
-    self._relay.close()
 
   def _led(self, do: Callable[[], Any]) -> Any:
     """Returns, or raises, in all processes the first one's outcome of `do`."""
@@ -195,20 +170,13 @@ def join(
   name: str,
   run: Any,
   timeout: float,
-  port: int = 0,
   **more: Any,
 ) -> Peers:
   """Joins a run like `joining.join`, in each process of an island."""
-  join = functools.partial(
-    joining.join, invitation, name, run, timeout, port=port, **more
-  )
-  if (count := jax.process_count()) == 1:
+  join = functools.partial(joining.join, invitation, name, run, timeout, **more)
+  if jax.process_count() == 1:
     return join()
-  if port + count > 65536:
-    raise ConfigError(
-      f'port={port}: must be at most {65536 - count} for {count} processes'
-    )
-  return Led(invitation, timeout, port, join)
+  return Led(invitation, timeout, join)
 
 
 def _await(invitation: Invitation, timeout: float) -> None:

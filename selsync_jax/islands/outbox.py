@@ -1,7 +1,6 @@
 """Server of the messages that an island has for others."""
 
 from collections.abc import Sequence
-import json
 import threading
 import time
 from typing import Any
@@ -10,6 +9,8 @@ import numpy as np
 
 from selsync_jax.islands.flight import arrow, Credentials, flight, Server
 from selsync_jax.islands.meter import Meter
+from selsync_jax.islands.protocol import messages
+from selsync_jax.islands.protocol.messages import Key
 
 PIECE = 1 << 22
 """The most bytes of one call, which has a deadline and may be repeated."""
@@ -17,11 +18,10 @@ PIECE = 1 << 22
 BLOCK = 1 << 20
 """The most bytes of one record batch."""
 
+_COLUMNS = [('block', arrow.large_binary())]
+
 PATIENCE = 2.0
 """Seconds for which a call waits for a message that is not ready yet."""
-
-Key = tuple[int, str, int]
-"""An exchange: its generation, its channel, and its index there."""
 
 
 class Outbox(Server):
@@ -71,18 +71,17 @@ class Outbox(Server):
     Unlike a call of `do_get`, the caller can cancel this before any answer.
     """
     del context, reader
-    key, to, start = json.loads(descriptor.command)
-    key = tuple(key)
+    asked = messages.piece(descriptor.command)
     with self.changed:
       self.changed.wait_for(
-        lambda: self.is_closed or key in self._messages, PATIENCE
+        lambda: self.is_closed or asked.key in self._messages, PATIENCE
       )
-      if key not in self._messages:
+      if asked.key not in self._messages:
         raise flight.FlightTimedOutError('the message is not there yet')
-      message = self._messages[key][to]
-    about = {'dtype': message.dtype.name, 'shape': json.dumps(message.shape)}
-    schema = arrow.schema([('block', arrow.large_binary())], metadata=about)
-    piece = message.reshape(-1).view(np.uint8)[start : start + PIECE]
+      message = self._messages[asked.key][asked.to]
+    about = messages.Array(message.dtype.name, message.shape)
+    schema = arrow.schema(_COLUMNS, metadata={'array': messages.encode(about)})
+    piece = message.reshape(-1).view(np.uint8)[asked.start :][:PIECE]
     writer.begin(schema)
     for at in range(0, piece.size or 1, BLOCK):
       block = piece[at : at + BLOCK]
@@ -105,3 +104,10 @@ def _batch(block: np.ndarray, schema: arrow.Schema) -> arrow.RecordBatch:
   buffers = [None, offsets, arrow.py_buffer(block)]
   column = arrow.Array.from_buffers(arrow.large_binary(), 1, buffers)
   return arrow.record_batch([column], schema=schema)
+
+
+def content(batch: arrow.RecordBatch) -> arrow.Buffer | None:
+  """Inverts `_batch`; `None` if no outbox makes such a batch."""
+  if batch.schema.types != [arrow.large_binary()] or batch.num_rows != 1:
+    return None
+  return batch.column(0)[0].as_buffer()

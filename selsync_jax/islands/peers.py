@@ -43,17 +43,13 @@ class About(NamedTuple):
 
   Attributes:
     operation: the collective.
-    like: an array with the type of every island's array and, unless `varies`,
-      its shape.
-    received: an array of the expected shape by sender; `None` accepts any
-      shape.
-    varies: whether shapes differ between islands.
+    like: an array with the type and shape of every island's array.
+    received: an array of the expected shape by sender.
   """
 
   operation: str
   like: np.ndarray
-  received: Sequence[np.ndarray | None]
-  varies: bool = False
+  received: Sequence[np.ndarray]
 
 
 class Peers(abc.ABC):

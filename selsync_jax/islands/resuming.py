@@ -3,7 +3,7 @@
 from collections.abc import Callable
 import json
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 import zlib
 
 import numpy as np
@@ -12,6 +12,9 @@ from selsync_jax.config import RunError
 from selsync_jax.islands.peers import About, Peers
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
+
+_NONE = -2
+"""Fills up a list of checkpoints; no step has this number."""
 
 
 class Takers(NamedTuple):
@@ -56,11 +59,13 @@ def agree(
     pack: returns a checkpoint as `packed`; called by all processes of the
       sending island, of which the first uses the result.
   """
-  pairs = [(step, *about) for step, about in takers.items()]
-  own = np.array(pairs, np.int64).reshape(-1, 4)
-  anything: list[Any] = [None] * peers.size
-  about = About('gather', own, anything, varies=True)
-  each = [found.tolist() for found in peers.exchange([own] * peers.size, about)]
+  own = [[step, *about] for step, about in takers.items()]
+  most = int(peers.fold('pmax', np.array(len(own))))
+  rows = np.array(own + [[_NONE] * 4] * (most - len(own)), np.int64)
+  each = [
+    [saved for saved in found.tolist() if saved[0] != _NONE]
+    for found in peers.gather(rows.reshape(most, 4))
+  ]
   # An island that saved a step alone, and died, has another checkpoint than the
   # islands that have repeated the step without it.
   having: dict[tuple[int, ...], list[int]] = {}
@@ -101,15 +106,18 @@ def agree(
     for i, name in enumerate(peers.names)
     if i not in there
   }
-  content = pack(step) if peers.index == there[0] else b''
-  whole, nothing = np.frombuffer(content, np.uint8), np.zeros(0, np.uint8)
-  donor: list[Any] = [
-    None if i == there[0] else nothing for i in range(peers.size)
-  ]
+  donor, has = there[0], peers.index in there
+  donates = peers.index == donor
+  content = np.frombuffer(pack(step) if donates else b'', np.uint8)
+  size = int(peers.fold('pmax', np.array(content.size)))
+  like, nothing = np.broadcast_to(np.uint8(0), size), content[:0]
+  islands = range(peers.size)
   received = peers.exchange(
-    [nothing if i in there else whole for i in range(peers.size)],
-    About('copy', whole, donor, varies=True),
+    [content if donates and i not in there else nothing for i in islands],
+    About(
+      'copy', like, [nothing if has or i != donor else like for i in islands]
+    ),
   )
-  if peers.index in there:
+  if has:
     return Choice(step), copies
-  return Choice(step, received[there[0]].tobytes()), copies
+  return Choice(step, received[donor].tobytes()), copies

@@ -2,9 +2,7 @@
 
 from concurrent import futures
 import contextlib
-import functools
 import itertools
-import json
 import queue
 import sys
 import threading
@@ -17,16 +15,18 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import exchange, flight, joining, outbox, relay, server
+from selsync_jax.islands import exchange, flight, joining, outbox, server
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.outbox import Outbox
 from selsync_jax.islands.program import cut
+from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.member import Member, Regrouped
 from tests.support import live_runs
 
 N = 3
 TYPES = (np.dtype('float32'), np.dtype('bfloat16'))
 NAMES = ('hawaii', 'maui', 'oahu')
+WANTED = messages.encode(messages.Piece((1, '', 1), 0, 0))
 
 
 @contextlib.contextmanager
@@ -80,56 +80,6 @@ def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
       np.testing.assert_array_equal(few, large[:3])
       np.testing.assert_array_equal(one, large[0], strict=True)
       assert none.shape == (0,)
-
-
-def test_large_messages_pass_over_all_processes_of_an_island(monkeypatch):
-  """Three and two processes; and over the others, when one has ended."""
-  for room in (exchange, outbox):
-    monkeypatch.setattr(room, 'PIECE', 1 << 12)
-  asked, passed, changed = set(), set(), threading.Condition()
-  pass_on, serve = relay.Relay.do_exchange, Outbox.do_exchange
-
-  def noted(self, *call):
-    with changed:
-      asked.add(self)
-      changed.notify_all()
-    pass_on(self, *call)
-    passed.add(self)
-
-  def held(box, context, descriptor, *call):
-    if json.loads(descriptor.command)[-1]:  # Not the first piece.
-      with changed:
-        assert changed.wait_for(lambda: len(asked) == 3, 20)
-    serve(box, context, descriptor, *call)
-
-  monkeypatch.setattr(relay.Relay, 'do_exchange', noted)
-  monkeypatch.setattr(Outbox, 'do_exchange', held)
-  rows = np.random.default_rng(0).normal(size=(2, 20_000))
-  with (
-    server.CoordinatorServer(2) as point,
-    futures.ThreadPoolExecutor(2) as pool,
-    contextlib.ExitStack() as stack,
-  ):
-    relays = [
-      stack.enter_context(joining.relay(point.invitation)) for _ in range(3)
-    ]
-    addresses = [each.address for each in relays]
-    join = functools.partial(joining.join, point.invitation, run='a run')
-    islands = [
-      pool.submit(join, 'maui', relays=addresses[:2]),
-      pool.submit(join, 'oahu', relays=addresses[2:]),
-    ]
-
-    def swap(each):
-      peers = each.result(timeout=20)
-      return peers.exchange([rows[peers.index]] * 2)
-
-    for each in relays:
-      for found in pool.map(swap, islands):
-        np.testing.assert_array_equal(found, rows)
-      each.shutdown()
-    assert passed == {*relays}
-    futures.wait(pool.submit(each.result().close) for each in islands)
 
 
 def test_channels_are_apart(islands):
@@ -301,7 +251,7 @@ def test_who_reads_no_further_does_not_keep_one_that_ends(monkeypatch):
   ):
     box.put((1, '', 1), [large])
     with flight.client(f'127.0.0.1:{box.port}', credentials.certificate) as us:
-      wanted = arrow.FlightDescriptor.for_command('[[1, "", 1], 0, 0]')
+      wanted = arrow.FlightDescriptor.for_command(WANTED)
       options = flight.call_options(credentials.token, 120)
       _, reader = us.do_exchange(wanted, options)
       assert reader.schema  # It has begun.
@@ -328,7 +278,7 @@ def test_a_stranger_reads_nothing():
         flight.call_options('secret', 5),
       ),
     }
-    wanted = arrow.FlightDescriptor.for_command('[[1, "", 1], 0, 0]')
+    wanted = arrow.FlightDescriptor.for_command(WANTED)
 
     def read(client, options):
       writer, reader = client.do_exchange(wanted, options)

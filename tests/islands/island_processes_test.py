@@ -367,12 +367,11 @@ def test_an_own_loop_of_several_processes_is_as_one_of_several_devices(
     given = point.stdout.readline().strip()
     islands = [start(*launch, WIDE, given, name) for name in ('maui', 'oahu')]
     outputs = [island.communicate(timeout=120)[0] for island in islands]
-    found = re.compile(r'has (\w+ \w+) passed (\d+)')
-    return [zip(*found.findall(text), strict=True) for text in outputs]
+    return [re.findall(r'has (\w+ \w+)', text) for text in outputs]
 
   launch = *live_runs.LAUNCH[1:], '--processes=2', '--', sys.executable
-  ((one,), _), ((other,), _) = ends(2)
-  (first, passed), (second, passed_too) = ends(1, *launch)
+  (one,), (other,) = ends(2)
+  first, second = ends(1, *launch)
   for alone, (each, same) in ((one, first), (other, second)):
     assert each == same
     given, expected = (
@@ -381,5 +380,3 @@ def test_an_own_loop_of_several_processes_is_as_one_of_several_devices(
     )
     np.testing.assert_allclose(given, expected, atol=0.02)
   assert one != other
-  for each in passed, passed_too:  # By the second process, not by the first.
-    assert '0' in each and max(map(int, each)) > 0, each

@@ -388,8 +388,6 @@ def test_an_island_listens_at_the_port_that_it_is_given(point, pool):
     line = f'^port {taken}: cannot be opened at .*; another program'
     with pytest.raises(BusyError, match=line):
       joining.join(point.invitation, 'maui', 'a run', port=taken)
-    with pytest.raises(BusyError, match=f'^port {taken}: cannot be opened'):
-      joining.relay(point.invitation, port=taken)
   with pytest.raises(ConfigError, match=r'^port=-1: must be a port, from 0'):
     joining.join(point.invitation, 'maui', 'a run', port=-1)
   join = functools.partial(joining.join, point.invitation, run='a run')

@@ -2,19 +2,23 @@
 
 from concurrent import futures
 import functools
+import itertools
 import json
 import queue
+import threading
 
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as arrow
 import pytest
 
 import selsync_jax as ss
 from selsync_jax import user_errors
 from selsync_jax.config import ConfigError, RunError
-from selsync_jax.islands import joining, server
+from selsync_jax.islands import exchange, joining, server
 from selsync_jax.islands.outbox import Outbox
-from selsync_jax.islands.protocol.member import ApartError
+from selsync_jax.islands.protocol import messages
+from selsync_jax.islands.protocol.member import ApartError, Member
 
 LARGE = np.zeros(2000, np.float32)
 
@@ -152,6 +156,65 @@ def test_who_sends_a_wrong_message_ends_and_not_whoever_gets_it(
   futures.wait(pool.submit(peers.close) for peers in each[::2])
 
 
+def test_a_wrong_message_from_an_island_that_has_not_arrived_is_not_forgotten(
+  join, pool, monkeypatch
+):
+  """The coordinator cannot judge it before it hears of that island's place."""
+  each, accuse, accused = join('ab', 1), Member.accuse, threading.Event()
+
+  def noted(*args):
+    accuse(*args)
+    accused.set()
+
+  monkeypatch.setattr(Member, 'accuse', noted)
+  each[1]._outbox.put((1, '', 1), [LARGE[:-1]] * 2)
+  receiver = pool.submit(mean(LARGE), each[0])
+  assert accused.wait(20)
+  sender = pool.submit(mean(LARGE), each[1])
+  with pytest.raises(RunError, match='sends a'):
+    [call.result(timeout=20) for call in (receiver, sender)]
+  for peers in each:
+    peers.fail()
+
+
+ARRAY = {'array': messages.encode(messages.Array('float32', (2000,)))}
+STREAMS = {  # The announced array, and the batches that follow.
+  'no array': ({}, [[[b'bytes']]]),
+  'another array': ({'array': b'text'}, [[[b'bytes']]]),
+  'no bytes': (ARRAY, [[['text']]]),
+  'no row': (ARRAY, [[[]]]),
+  'no end': (ARRAY, itertools.repeat([[b'']])),
+}
+
+
+@pytest.mark.parametrize('stream', STREAMS)
+def test_a_stream_that_is_no_message_ends_its_sender(
+  stream, join, pool, monkeypatch
+):
+  about, batches = STREAMS[stream]
+  each, answer = join('abc', 2), Outbox.do_exchange
+  monkeypatch.setattr(exchange, 'PIECE', 1 << 13)
+
+  def answer_wrong(box, *call):
+    if box is not each[1]._outbox:
+      return answer(box, *call)
+    writer, kind = call[-1], arrow.large_binary()
+    if stream == 'no bytes':
+      kind = arrow.large_string()
+    schema = arrow.schema([('block', kind)], metadata=about)
+    writer.begin(schema)
+    for columns in batches:
+      columns = [arrow.array(column, kind) for column in columns]
+      writer.write_batch(arrow.record_batch(columns, schema=schema))
+
+  monkeypatch.setattr(Outbox, 'do_exchange', answer_wrong)
+  calls = [pool.submit(mean(LARGE), peers) for peers in each]
+  with pytest.raises(RunError, match=r'^island b sends '):
+    calls[1].result(timeout=20)
+  assert [len(calls[i].result(timeout=20)) for i in (0, 2)] == [2, 2]
+  futures.wait(pool.submit(peers.close) for peers in each[::2])
+
+
 def test_a_loop_that_exits_with_a_reason_has_failed(join, pool):
   a, b = join('ab')
 
@@ -270,7 +333,6 @@ def test_what_differs_between_runs_is_named(pool, said):
 
 
 def test_the_key_leaves_by_one_action_only(point_of_one):
-  from selsync_jax.islands.protocol import messages
   from tests.support.meetings import said_by_hand
 
   for what in ('anything', 'key ', ''):

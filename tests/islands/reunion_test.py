@@ -208,7 +208,7 @@ def test_one_whose_place_another_process_has_taken_is_late():
 
   def seat_of(address, generation, its):
     islands = {'a': 'host:1', 'b': its}
-    now = messages.Membership(generation, '', islands, {}, ['a', 'b'], 0)
+    now = messages.Membership(generation, '', islands, ['a', 'b'], 0)
     known = messages.Known(now, False, [], None, None)
     join = messages.Join('b', address, {}, 60.0, True, known=known)
     return seats.Seat(generation, join, 0.0)

@@ -113,7 +113,7 @@ class Process(Node):
     self.world, self.name, self.number = world, name, number
     self.lie = world.lies.get(name)
     join = messages.Join(
-      name, f'{name}:{number}', {'run': 'x'}, TIMEOUT, True, None, (), None
+      name, f'{name}:{number}', {'run': 'x'}, TIMEOUT, True, None, None
     )
     self.machine = Member(join, 'host:1')
     self.connection, self.outbox, self.result = None, {}, None

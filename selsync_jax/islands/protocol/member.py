@@ -169,7 +169,7 @@ class Member:
     channel: str = '',
     operation: str = '',
     dtype: str = '',
-    shape: Sequence[int] | None = (),
+    shape: Sequence[int] = (),
     body: bytes | None = b'',
     step: int | None = None,
   ) -> Place:
@@ -184,7 +184,7 @@ class Member:
       kind,
       operation,
       dtype,
-      None if shape is None else tuple(shape),
+      tuple(shape),
     )
     self.vote(place, body)
     return place

@@ -1,4 +1,4 @@
-"""All messages between an island and the coordinator."""
+"""All messages: of islands and the coordinator, and between islands."""
 
 from collections.abc import Mapping, Sequence
 import contextlib
@@ -51,7 +51,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     kind: kind of action there.
     operation: collective there: a primitive of JAX, or `gather`.
     dtype: type of the island's array.
-    shape: shape of the island's array; `None` if it differs between islands.
+    shape: shape of the island's array.
   """
 
   generation: int
@@ -61,7 +61,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
   kind: Kind
   operation: str = ''
   dtype: str = ''
-  shape: tuple[int, ...] | None = ()
+  shape: tuple[int, ...] = ()
 
   @property
   def key(self) -> Key:
@@ -82,7 +82,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
       return True
     with contextlib.suppress(TypeError):
       size = np.dtype(self.dtype).itemsize
-      return len(body) == math.prod(self.shape or ()) * size
+      return len(body) == math.prod(self.shape) * size
     return False
 
   def __str__(self) -> str:
@@ -91,8 +91,32 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     words = _WORDS[self.kind].format(step=step, next=step + 1)
     if not self.dtype:
       return words
-    size = '...' if self.shape is None else ','.join(map(str, self.shape))
-    return f'{words} ({self.operation} of {self.dtype}[{size}])'
+    return f'{words} ({self.operation} of {Array(self.dtype, self.shape)})'
+
+
+class Array(msgspec.Struct, frozen=True, array_like=True):
+  """What an island serves at a place: an array's type and shape."""
+
+  dtype: str
+  shape: tuple[int, ...]
+
+  def __str__(self) -> str:
+    """Describes the array: `float32[2,3]`."""
+    return f'{self.dtype}[{",".join(map(str, self.shape))}]'
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+  """A part of an island's message that another island asks for.
+
+  Attributes:
+    key: identifies the place.
+    to: index of the island that asks.
+    start: offset in bytes.
+  """
+
+  key: Key
+  to: Annotated[int, msgspec.Meta(ge=0)]
+  start: Annotated[int, msgspec.Meta(ge=0)]
 
 
 def fold(place: Place, bodies: Sequence[bytes]) -> bytes:
@@ -154,7 +178,6 @@ class Membership(Message):
     generation: index; 0 for an island that only prepares.
     identity: distinguishes generations of one index by different coordinators.
     islands: address of each island's outbox by name, in the workers' order.
-    relays: addresses of each island's relays by name.
     slots: name of the island in each slot of the run, or `FREE`.
     admissions: number of times that islands were admitted or released before.
   """
@@ -162,7 +185,6 @@ class Membership(Message):
   generation: int
   identity: str
   islands: Mapping[str, str]
-  relays: Mapping[str, Sequence[str]]
   slots: Sequence[str]
   admissions: int
 
@@ -195,7 +217,6 @@ class Join(Message):
     timeout: seconds of silence after which this island counts as lost.
     welcomes: whether the island lets others join while it runs.
     slot: slot of the island in an earlier run, if known.
-    relays: `host:port` of each relay in its other processes.
     known: the island's knowledge of the run, if it was a member before.
   """
 
@@ -205,7 +226,6 @@ class Join(Message):
   timeout: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
   welcomes: bool
   slot: int | None = None
-  relays: Sequence[Text] = ()
   known: Known | None = None
 
 
@@ -307,6 +327,7 @@ Kept = TypeVar('Kept', bound=Message)
 _encoder = msgspec.msgpack.Encoder()
 _of_islands = msgspec.msgpack.Decoder(OF_ISLANDS)
 _of_coordinators = msgspec.msgpack.Decoder(OF_COORDINATORS)
+_piece, _array = map(msgspec.msgpack.Decoder, (Piece, Array))
 
 
 def changed(message: Kept, **fields: Any) -> Kept:
@@ -314,7 +335,7 @@ def changed(message: Kept, **fields: Any) -> Kept:
   return msgspec.structs.replace(message, **fields)
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Message | Array | Piece) -> bytes:
   """Returns a message as bytes."""
   return _encoder.encode(message)
 
@@ -327,3 +348,15 @@ def from_island(content: bytes) -> OF_ISLANDS:
 def from_coordinator(content: bytes) -> OF_COORDINATORS:
   """Inverts `encode`; raises `ValueError` unless a coordinator sends this."""
   return _of_coordinators.decode(content)
+
+
+def piece(content: bytes) -> Piece:
+  """Inverts `encode`; raises `ValueError` for anything but a `Piece`."""
+  return _piece.decode(content)
+
+
+def array(metadata: Mapping[bytes, bytes] | None) -> Array | None:
+  """Returns the array that an island announces, if it does so correctly."""
+  with contextlib.suppress(ValueError):
+    return _array.decode((metadata or {}).get(b'array', b''))
+  return None

@@ -242,7 +242,6 @@ class Run:
       number,
       self._identity,
       {seat.name: seat.join.address for seat in there},
-      {seat.name: seat.join.relays for seat in there},
       [name if name in known else FREE for name in self.slots],
       self._admissions,
     )
