@@ -141,7 +141,7 @@ class Islands:
 
 def measure(islands: int, votes: int, quiet: float) -> dict[str, float]:
   """The cost of a vote of that many islands."""
-  from selsync_jax.islands.invitation import Invitation
+  from selsync_jax.islands.credentials import Invitation
   from selsync_jax.islands.protocol import messages
 
   _allow(islands)

@@ -77,10 +77,7 @@ def main(arguments: Sequence[str]) -> None:
     raise ConfigError(
       f'--host={options.host or ""}: must be a name or an IPv4 address'
     )
-  from selsync_jax.islands import (
-    flight,  # Imports Arrow.
-    server,
-  )
+  from selsync_jax.islands import credentials, server  # Import cryptography.
 
   def say(text):
     print(time.strftime('%H:%M:%S'), text, flush=True)
@@ -94,7 +91,7 @@ def main(arguments: Sequence[str]) -> None:
       *(options.islands, options.host, options.port, options.timeout, say),
       minimum=minimum,
       grace=options.grace,
-      credentials=options.keep and flight.kept_credentials(options.keep),
+      credentials=options.keep and credentials.kept_credentials(options.keep),
       log=options.log,
     )
   except OSError as error:

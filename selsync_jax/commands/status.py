@@ -33,11 +33,11 @@ def main(arguments: Sequence[str]) -> None:
   if len(given) != 1:
     raise ConfigError(f'needs one INVITATION, got {len(given)}')
   from selsync_jax.islands import (
-    invitation,  # Imports Arrow.
+    credentials,  # Imports cryptography.
     status,
   )
 
-  invited = invitation.Invitation.parse(given[0])
+  invited = credentials.Invitation.parse(given[0])
   found = status.ask(invited, options.timeout)
   print(json.dumps(found) if options.json else '\n'.join(_lines(found)))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from selsync_jax.data.pace import Watch
 from selsync_jax.islands.peers import Late, Peers
-from selsync_jax.islands.program import cut, Form, PLAIN
+from selsync_jax.islands.program import complete, cut, Form, PLAIN
 from selsync_jax.islands.protocol.member import Regrouped
 from selsync_jax.sync.averagers import Delay
 
@@ -109,6 +109,6 @@ def steps_of_travel(peers: Peers, step: Watch, average: Watch) -> float | None:
     average: measures how long averages travel.
   """
   own = np.array([step.median, average.median])
-  seconds = np.array(peers.complete(lambda peers: peers.share(own)))
+  seconds = np.array(complete(peers, lambda peers: peers.share(own)))
   of_step, of_average = seconds.max(axis=0) * seconds.all()
   return float(np.float32(of_average / of_step)) if of_step else None

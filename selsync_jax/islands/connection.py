@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from selsync_jax.config import RunError
-from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.credentials import Invitation
 from selsync_jax.islands.protocol import messages
 
 LIMIT = 1 << 24

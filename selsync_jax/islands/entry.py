@@ -7,7 +7,7 @@ from typing import Any
 
 from selsync_jax.devices.slices import Slices
 from selsync_jax.islands import led, rounds
-from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.credentials import Invitation
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.training.settings import Settings

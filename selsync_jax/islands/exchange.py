@@ -8,17 +8,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 import threading
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import RunError, Stopped
-from selsync_jax.islands.flight import Connections, Credentials, ERRORS, flight
+from selsync_jax.islands.credentials import Credentials
+from selsync_jax.islands.flight import (
+  Connections,
+  content,
+  ERRORS,
+  flight,
+  Outbox,
+  PATIENCE,
+  PIECE,
+)
 from selsync_jax.islands.link import Link
 from selsync_jax.islands.meter import Meter
-from selsync_jax.islands.outbox import content, Outbox, PATIENCE, PIECE
 from selsync_jax.islands.peers import About, Peers, View
+from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.member import ApartError, Flow
 from selsync_jax.islands.protocol.messages import Key, Kind, Membership, Place
@@ -249,7 +258,7 @@ class FlightPeers(Peers):
     """
     member = self._link.member
     try:
-      self.complete(lambda _: self._link.run(member.leave(finished)))
+      complete(self, lambda _: self._link.run(member.leave(finished)))
     except ApartError:
       raise
     except (RunError, Stopped):
@@ -292,7 +301,7 @@ class FlightPeers(Peers):
       self._report(place, sender, f'{whole.nbytes} bytes at {place}')
     return whole.view(dtype).reshape(shape)
 
-  def _report(self, place: Place, sender: int, why: str) -> None:
+  def _report(self, place: Place, sender: int, why: str) -> NoReturn:
     """Reports a wrong message; then one of the two islands ends."""
     member, again = self._link.member, 0.0
     while True:  # Until this raises.

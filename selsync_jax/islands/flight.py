@@ -1,40 +1,35 @@
-"""Servers and clients of Arrow Flight that trust only each other, over TLS.
+"""Messages that an island serves to others over Arrow Flight and TLS.
 
 Flight is gRPC for arrays, with streams, deadlines, and cancellation.
 """
 
 import atexit
 from collections.abc import Callable, Iterable, Mapping, Sequence
-import contextlib
-import datetime
 import hmac
 import itertools
-import json
 import os
-import pathlib
-import secrets
 import threading
-from typing import Any, NamedTuple
+import time
+from typing import Any
+
+import numpy as np
 
 from selsync_jax.config import BusyError, ConfigError
+from selsync_jax.islands.credentials import Credentials, NAME
+from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.protocol import messages
+from selsync_jax.islands.protocol.messages import Key
 
 # It would print a line about each stranger, and many would fill a disk.
 os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
 
 try:
-  from cryptography import x509
-  from cryptography.hazmat.primitives import hashes, serialization
-  from cryptography.hazmat.primitives.asymmetric import ec
   import pyarrow as arrow
   from pyarrow import flight
 except ModuleNotFoundError as error:
   raise ConfigError(
     f"islands: {error}; pip install 'selsync-jax[islands]'"
   ) from error
-
-NAME = 'selsync'
-"""The host name in the certificate; the real host name is not checked."""
 
 CLOSING = 2.0
 """Seconds for which a server that stops waits for its callers."""
@@ -43,88 +38,16 @@ ERRORS = (flight.FlightError, arrow.ArrowException, OSError)
 """Errors of a call."""
 
 
-class Credentials(NamedTuple):
-  """The secrets that the islands of a run share.
+PIECE = 1 << 22
+"""The most bytes of one call, which has a deadline and may be repeated."""
 
-  Attributes:
-    token: the bearer token required in every call.
-    certificate: TLS certificate presented by every server of the run, in PEM.
-    key: the certificate's private key, in PEM.
-  """
+BLOCK = 1 << 20
+"""The most bytes of one record batch."""
 
-  token: str
-  certificate: bytes
-  key: bytes
+_COLUMNS = [('block', arrow.large_binary())]
 
-
-def create_credentials(token: str = '') -> Credentials:
-  """Makes new credentials for a run, both certificate and token.
-
-  Args:
-    token: a fixed token, for tests; empty makes a new one.
-  """
-  key = ec.generate_private_key(ec.SECP256R1())
-  name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
-  token = token or secrets.token_urlsafe(16)
-  now = datetime.datetime.now(datetime.UTC)
-  certificate = (
-    x509.CertificateBuilder(name, name, key.public_key())
-    .serial_number(x509.random_serial_number())
-    # Clocks may differ by hours.
-    .not_valid_before(now - datetime.timedelta(days=2))
-    .not_valid_after(now + datetime.timedelta(days=3650))
-    .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), False)
-    .sign(key, hashes.SHA256())
-  )
-  return Credentials(
-    token,
-    certificate.public_bytes(serialization.Encoding.PEM),
-    key.private_bytes(
-      serialization.Encoding.PEM,
-      serialization.PrivateFormat.PKCS8,
-      serialization.NoEncryption(),
-    ),
-  )
-
-
-def kept_credentials(path: pathlib.Path) -> Credentials:
-  """Returns the credentials in a file; makes the file if it does not exist.
-
-  Raises:
-    ConfigError: if the file cannot be read or made, or has other content.
-  """
-  try:
-    with contextlib.suppress(FileNotFoundError):
-      token, certificate, key = json.loads(path.read_text())
-      kept = Credentials(token, certificate.encode(), key.encode())
-      private = serialization.load_pem_private_key(kept.key, None)
-      known = x509.load_pem_x509_certificate(kept.certificate).public_key()
-      if known != private.public_key():
-        raise ValueError('the key belongs to another certificate')
-      if path.stat().st_mode & 0o077:
-        raise ConfigError(
-          f'--keep={path}: other users can read this file; make it private '
-          f'(chmod 600 {path}) or delete it for new secrets'
-        )
-      return kept
-    token, certificate, key = made = create_credentials()
-    # Other users must never be able to read the file.
-    with open(path, 'x', opener=_open_private) as file:
-      file.write(json.dumps([token, certificate.decode(), key.decode()]))
-  except OSError as error:
-    raise ConfigError(f'--keep={path}: {error.strerror}') from error
-  except ConfigError:
-    raise
-  except (ValueError, AttributeError, TypeError) as error:
-    raise ConfigError(
-      f'--keep={path}: holds no secrets of a coordinator; delete the file for '
-      'new ones'
-    ) from error
-  return made
-
-
-def _open_private(path: str, flags: int) -> int:
-  return os.open(path, flags, 0o600)
+PATIENCE = 2.0
+"""Seconds for which a call waits for a message that is not ready yet."""
 
 
 class Admission(flight.ServerMiddlewareFactory):
@@ -204,6 +127,95 @@ class Server(flight.FlightServerBase):
   def __exit__(self, *exc: Any) -> None:
     """Stops serving."""
     self.shutdown()
+
+
+class Outbox(Server):
+  """Serves the messages that an island has for others.
+
+  Args:
+    address: see `Server`.
+    credentials: see `Server`.
+    meter: counts sent bytes.
+    limit: the most bytes per second that are sent; `None` sets no limit.
+  """
+
+  def __init__(
+    self,
+    address: str,
+    credentials: Credentials,
+    meter: Meter,
+    limit: float | None = None,
+  ):
+    self._meter, self._limit = meter, limit
+    self._pacing, self._until = threading.Lock(), 0.0
+    self._messages: dict[Key, Sequence[np.ndarray]] = {}
+    super().__init__(address, credentials)
+
+  def put(self, key: Key, messages: Sequence[np.ndarray]) -> None:
+    """Keeps the messages of an exchange, one for each island."""
+    each = {id(x): np.asarray(x, order='C') for x in messages}
+    with self.changed:
+      self._messages[key] = [each[id(x)] for x in messages]
+      self.changed.notify_all()
+
+  def drop(self, key: Key) -> None:
+    """Discards the messages of an exchange, which all islands have received."""
+    with self.changed:
+      self._messages.pop(key, None)
+
+  def clear(self) -> None:
+    """Discards all messages."""
+    with self.changed:
+      self._messages.clear()
+
+  def do_exchange(
+    self, context: Any, descriptor: Any, reader: Any, writer: Any
+  ) -> None:
+    """Answers a call for a piece of a message, which may not be ready yet.
+
+    Unlike a call of `do_get`, the caller can cancel this before any answer.
+    """
+    del context, reader
+    asked = messages.piece(descriptor.command)
+    with self.changed:
+      self.changed.wait_for(
+        lambda: self.is_closed or asked.key in self._messages, PATIENCE
+      )
+      if asked.key not in self._messages:
+        raise flight.FlightTimedOutError('the message is not there yet')
+      message = self._messages[asked.key][asked.to]
+    about = messages.Array(message.dtype.name, message.shape)
+    schema = arrow.schema(_COLUMNS, metadata={'array': messages.encode(about)})
+    piece = message.reshape(-1).view(np.uint8)[asked.start :][:PIECE]
+    writer.begin(schema)
+    for at in range(0, piece.size or 1, BLOCK):
+      block = piece[at : at + BLOCK]
+      self._wait_for_turn(block.size)
+      writer.write_batch(_batch(block, schema))
+      self._meter.add(sent_bytes=block.size)
+
+  def _wait_for_turn(self, size: int) -> None:
+    """Waits until sending this many more bytes keeps within the limit."""
+    if self._limit:
+      with self._pacing:
+        self._until = max(self._until, time.monotonic()) + size / self._limit
+        until = self._until
+      time.sleep(max(0.0, until - time.monotonic()))
+
+
+def _batch(block: np.ndarray, schema: arrow.Schema) -> arrow.RecordBatch:
+  """Returns a batch of these bytes, without a copy."""
+  offsets = arrow.py_buffer(np.array([0, block.size], np.int64))
+  buffers = [None, offsets, arrow.py_buffer(block)]
+  column = arrow.Array.from_buffers(arrow.large_binary(), 1, buffers)
+  return arrow.record_batch([column], schema=schema)
+
+
+def content(batch: arrow.RecordBatch) -> arrow.Buffer | None:
+  """Inverts `_batch`; `None` if no outbox makes such a batch."""
+  if batch.schema.types != [arrow.large_binary()] or batch.num_rows != 1:
+    return None
+  return batch.column(0)[0].as_buffer()
 
 
 def client(address: str, certificate: bytes) -> flight.FlightClient:

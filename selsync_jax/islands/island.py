@@ -19,7 +19,7 @@ from selsync_jax.data.pace import Watch
 from selsync_jax.devices.arrays import everywhere
 from selsync_jax.islands.behind import Behind, steps_of_travel
 from selsync_jax.islands.peers import Peers
-from selsync_jax.islands.program import cut
+from selsync_jax.islands.program import complete, cut
 from selsync_jax.sync.budget import with_travel
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import traffic
@@ -117,7 +117,7 @@ class Island:
     """
     # These import Arrow.
     from selsync_jax.islands import led
-    from selsync_jax.islands.invitation import Invitation
+    from selsync_jax.islands.credentials import Invitation
 
     _check_strategy(strategy)
     _check_params(params)
@@ -168,8 +168,13 @@ class Island:
     if self._behind:
       self._behind.arrived = None
     with jax.set_mesh(_NO_MESH):
-      departs, new, self._states = self._peers.complete(
-        self._step, self._params, _plain(params), _plain(grads), self._states
+      departs, new, self._states = complete(
+        self._peers,
+        self._step,
+        self._params,
+        _plain(params),
+        _plain(grads),
+        self._states,
       )
       if self._behind and departs:
         self._behind.depart(self._states[1])
@@ -203,7 +208,8 @@ class Island:
     connections. All islands leave after the same step.
     """
     with jax.set_mesh(_NO_MESH):
-      landed = self._peers.complete(self._land, _plain(params), self._states[1])
+      own = _plain(params), self._states[1]
+      landed = complete(self._peers, self._land, *own)
       self._peers.close()
       self._has_left = True
       return _placed_as(params, landed)
@@ -296,7 +302,7 @@ def _check_equal(peers: Peers, params: Any) -> None:
   for leaf in jax.tree.leaves(params):
     digest.update(np.asarray(everywhere(jnp.asarray(leaf))).tobytes())
   own = np.frombuffer(digest.digest(), np.uint8)
-  others = peers.complete(lambda peers: peers.share(own))
+  others = complete(peers, lambda peers: peers.share(own))
   for name, other in zip(peers.names, others, strict=True):
     if (other != own).any():
       raise RunError(

@@ -13,14 +13,16 @@ from typing import Any
 
 from selsync_jax.config import ConfigError
 from selsync_jax.islands.connection import ask
+from selsync_jax.islands.credentials import Credentials, Invitation
 from selsync_jax.islands.exchange import FlightPeers
-from selsync_jax.islands.flight import Credentials
-from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.flight import Outbox, PATIENCE, PIECE
 from selsync_jax.islands.link import Link
 from selsync_jax.islands.meter import Meter
-from selsync_jax.islands.outbox import Outbox, PATIENCE, PIECE
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.protocol import messages
+
+LONG = 80
+"""The most characters of a value by which programs are compared."""
 
 
 def join(
@@ -66,7 +68,7 @@ def join(
   introduction = messages.Join(
     name,
     f'{host}:{outbox.port}',
-    {entry: _digest(value) for entry, value in entries.items()},
+    {entry: _short(value) for entry, value in entries.items()},
     timeout,
     welcomes,
     slot,
@@ -95,8 +97,11 @@ def check(timeout: float, limit: float | None, port: int) -> None:
     raise ConfigError(f'port={port}: must be a port, from 0 to 65535')
 
 
-def _digest(value: Any) -> str:
-  return hashlib.sha256(str(value).encode()).hexdigest()[:16]
+def _short(value: Any) -> str:
+  """Returns a value as text; of a long one, the beginning and a digest."""
+  text = str(value)
+  digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+  return text if len(text) <= LONG else f'{text[: LONG - 20]}... {digest}'
 
 
 def _credentials(

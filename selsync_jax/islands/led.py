@@ -6,7 +6,7 @@ or the error, over the fast links between them. So all processes take the same
 path through the program, whatever happens to other islands.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import functools
 import pickle
 from typing import Any
@@ -19,9 +19,16 @@ from selsync_jax.cluster import processes
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import ConfigError, LostError, RunError, Stopped
 from selsync_jax.islands import connection, joining
-from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.credentials import Invitation
 from selsync_jax.islands.peers import Peers, View
 from selsync_jax.islands.protocol.member import Regrouped
+
+
+def _of_first(name: str) -> Any:
+  """Returns a method with the result that it has in the first process."""
+  return lambda self, *args: self._led(
+    lambda: getattr(self._outer, name)(*args)
+  )
 
 
 class Led(Peers):
@@ -68,23 +75,9 @@ class Led(Peers):
     if self._outer:
       do(self._outer)
 
-  def exchange(
-    self, messages: Sequence[np.ndarray], about: Any = None
-  ) -> list[np.ndarray]:
-    """Exchanges the first process's messages."""
-    return self._led(lambda: self._outer.exchange(messages, about))
-
-  def share(self, message: np.ndarray) -> list[np.ndarray]:
-    """Shares the first process's small message."""
-    return self._led(lambda: self._outer.share(message))
-
-  def fold(self, operation: str, message: np.ndarray) -> np.ndarray:
-    """Folds the first process's small message."""
-    return self._led(lambda: self._outer.fold(operation, message))
-
-  def land(self, arrive: Callable[[], bool]) -> bool:
-    """Returns whether a delayed average has arrived on all islands."""
-    return self._led(lambda: self._outer.land(arrive))
+  exchange, share, fold, land = map(
+    _of_first, ('exchange', 'share', 'fold', 'land')
+  )
 
   def conclude(self) -> None:
     """Returns when all islands have completed their exchanges."""

@@ -16,7 +16,7 @@ from selsync_jax.islands.connection import (
   Frames,
   Loop,
 )
-from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.credentials import Invitation
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.member import Flow, Member

@@ -12,7 +12,7 @@ from selsync_jax.devices import arrays
 from selsync_jax.devices.mapper import Donated, Function, Mapper
 from selsync_jax.devices.slices import ONE, Slices
 from selsync_jax.islands.peers import Peers
-from selsync_jax.islands.program import cut, Form
+from selsync_jax.islands.program import complete, cut, Form
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class IslandMapper(Mapper):
       return arrays.placed(x, self.sharding(x.shape))
 
     def call(*args):
-      return jax.tree.map(placed, self.peers.complete(run, *args))
+      return jax.tree.map(placed, complete(self.peers, run, *args))
 
     return call
 
@@ -107,7 +107,7 @@ class IslandMapper(Mapper):
     own = np.frombuffer(b''.join(x.tobytes() for x in leaves), np.uint8)
     ends = np.cumsum([x.nbytes for x in leaves])[:-1]
     rows = [
-      np.split(each, ends) for each in self.peers.complete(Peers.gather, own)
+      np.split(each, ends) for each in complete(self.peers, Peers.gather, own)
     ]
     gathered = [
       np.concatenate([p.view(x.dtype).reshape(x.shape) for p in parts], -1)

@@ -17,6 +17,7 @@ from selsync_jax.islands import resuming
 from selsync_jax.islands.behind import Behind, steps_of_travel
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.program import complete
 from selsync_jax.islands.resuming import Takers
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
@@ -83,7 +84,7 @@ class IslandParticipants(Participants):
   def _digests(self, digest: bytes) -> dict[str, bytes]:
     """Returns each island's digest of its program, by the island's name."""
     self.rounds.program = digest.hex()
-    each = self.peers.complete(Peers.gather, np.frombuffer(digest, np.uint8))
+    each = complete(self.peers, Peers.gather, np.frombuffer(digest, np.uint8))
     return {
       f'island {name}': found.tobytes()
       for name, found in zip(self.peers.names, each, strict=True)
@@ -167,7 +168,7 @@ class IslandParticipants(Participants):
   def _planned(self) -> list[int]:
     """Returns the shares of steps that each slot takes from now on."""
     own = np.array([self.watch.median])
-    each = self.peers.complete(lambda peers: peers.share(own))
+    each = complete(self.peers, lambda peers: peers.share(own))
     seconds = [each_own.item() for each_own in each]
     self.course.pace.plan(dict(zip(self._there, seconds, strict=True)))
     return [*self.course.pace.shares]
@@ -219,6 +220,6 @@ class IslandParticipants(Participants):
   def _begin(
     self, takers: dict[int, Takers], pack: Callable[[int], bytes]
   ) -> Choice:
-    choice, copies = self.peers.complete(resuming.agree, takers, pack)
+    choice, copies = complete(self.peers, resuming.agree, takers, pack)
     self.rounds.begin(self.peers.slots, copies)
     return choice

@@ -1,8 +1,6 @@
-"""The other islands of a run, and the collectives among all of them.
+"""The other islands of a run, seen from one of them.
 
-A transport sends a message to each island and receives one from each. All
-collectives are built on that in NumPy. All islands get the same bits, because
-each sum is formed only once, or everywhere in the same order.
+A transport sends a message to each island and receives one from each.
 """
 
 import abc
@@ -15,7 +13,6 @@ import numpy as np
 from selsync_jax.cluster import signals
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.config import Stopped
-from selsync_jax.islands.protocol.member import Regrouped
 from selsync_jax.islands.protocol.messages import FOLDS
 
 SMALL = 1 << 12
@@ -140,21 +137,6 @@ class Peers(abc.ABC):
     """
     return do(self)
 
-  def complete(self, run: Callable[..., Any], *args: Any) -> Any:
-    """Returns `run(self, *args)`, which exchanges messages.
-
-    If islands end before all have completed it, or the coordinator does, the
-    others all run it again. So no island continues with a result that another
-    one does not have.
-    """
-    while True:
-      try:
-        result = run(self, *args)
-        self.conclude()
-        return result
-      except Regrouped:
-        self.regroup()
-
   def enter(self) -> None:  # noqa: B027
     """Joins the training islands when all are ready, if this one prepares.
 
@@ -209,11 +191,11 @@ class Peers(abc.ABC):
 
   def fold(self, operation: str, message: np.ndarray) -> np.ndarray:
     """Returns the sum, maximum or minimum of small messages of all islands."""
-    return _folded(FOLDS[operation], self.share(message))
+    return folded(FOLDS[operation], self.share(message))
 
   def gather(self, message: np.ndarray) -> list[np.ndarray]:
     """Returns the message of each island; shapes and types are equal."""
-    if message.nbytes <= SMALL:
+    if is_small(message):
       return self.share(message)
     return self.exchange([message] * self.size)
 
@@ -279,79 +261,14 @@ class Late(abc.ABC):
     """Waits until no mean is in flight."""
 
 
-def _folded(op: np.ufunc, messages: Sequence[np.ndarray]) -> np.ndarray:
+def is_small(x: np.ndarray) -> bool:
+  """Returns whether every island sends an array whole to all others."""
+  return x.nbytes <= SMALL
+
+
+def folded(op: np.ufunc, messages: Sequence[np.ndarray]) -> np.ndarray:
   """Reduces messages by `op`, in their order and in their type."""
   total = messages[0].copy()
   for message in messages[1:]:
     op(total, message, out=total)
   return total
-
-
-def _reduce(name: str, peers: Peers, x: np.ndarray, **_: Any) -> np.ndarray:
-  if x.nbytes <= SMALL:
-    return peers.fold(name, x)
-  parts = np.array_split(x.ravel(), peers.size)
-  own = [parts[peers.index]] * peers.size
-  part = _folded(FOLDS[name], peers.exchange(parts, About(name, x, own)))
-  whole = peers.exchange([part] * peers.size, About(name, x, parts))
-  return np.concatenate(whole).reshape(x.shape)
-
-
-def _all_gather(
-  peers: Peers,
-  x: np.ndarray,
-  *,
-  all_gather_dimension: int,
-  tiled: bool,
-  **_: Any,
-) -> np.ndarray:
-  join = np.concatenate if tiled else np.stack
-  return join(peers.gather(x), axis=all_gather_dimension)
-
-
-def _exchanged(
-  name: str, peers: Peers, x: np.ndarray, axis: int
-) -> list[np.ndarray]:
-  """Sends each island its part of an array."""
-  parts = np.split(x, peers.size, axis)
-  own = [parts[peers.index]] * peers.size
-  return peers.exchange(parts, About(name, x, own))
-
-
-def _all_to_all(
-  peers: Peers, x: np.ndarray, *, split_axis: int, concat_axis: int, **_: Any
-) -> np.ndarray:
-  parts = _exchanged('all_to_all', peers, x, split_axis)
-  return np.concatenate(parts, concat_axis)
-
-
-def _reduce_scatter(
-  peers: Peers, x: np.ndarray, *, scatter_dimension: int, tiled: bool, **_: Any
-) -> np.ndarray:
-  axis = scatter_dimension
-  parts = _exchanged('reduce_scatter', peers, x, axis)
-  total = _folded(np.add, parts)
-  return total if tiled else np.squeeze(total, axis)
-
-
-def _ppermute(
-  peers: Peers, x: np.ndarray, *, perm: Sequence[tuple[int, int]], **_: Any
-) -> np.ndarray:
-  targets, nothing = {to for i, to in perm if i == peers.index}, x.ravel()[:0]
-  messages = [x if i in targets else nothing for i in range(peers.size)]
-  senders = [i for i, to in perm if to == peers.index]
-  like = [x if i in senders else nothing for i in range(peers.size)]
-  received = peers.exchange(messages, About('ppermute', x, like))
-  return received[senders[0]] if senders else np.zeros_like(x)
-
-
-COLLECTIVES: dict[str, Callable[..., np.ndarray]] = {
-  'psum': functools.partial(_reduce, 'psum'),
-  'pmax': functools.partial(_reduce, 'pmax'),
-  'pmin': functools.partial(_reduce, 'pmin'),
-  'all_gather': _all_gather,
-  'all_to_all': _all_to_all,
-  'reduce_scatter': _reduce_scatter,
-  'ppermute': _ppermute,
-}
-"""Collectives by the name of JAX's primitive: `f(peers, x, **parameters)`."""

@@ -22,8 +22,12 @@ from selsync_jax.islands.connection import (
   Loop,
   server_context,
 )
-from selsync_jax.islands.flight import create_credentials, Credentials
-from selsync_jax.islands.invitation import fingerprint, Invitation
+from selsync_jax.islands.credentials import (
+  create_credentials,
+  Credentials,
+  fingerprint,
+  Invitation,
+)
 from selsync_jax.islands.journal import Journal
 from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.coordinator import Coordinator

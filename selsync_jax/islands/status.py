@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from selsync_jax.islands import connection
-from selsync_jax.islands.invitation import Invitation
+from selsync_jax.islands.credentials import Invitation
 from selsync_jax.islands.journal import Totals
 
 ENDS = ('left', 'finished', 'ended')

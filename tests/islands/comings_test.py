@@ -10,6 +10,7 @@ import pytest
 
 from selsync_jax.config import LostError, RunError, Stopped
 from selsync_jax.islands import joining, server
+from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import run
 from tests.support.meetings import admit, enter, until
 
@@ -28,7 +29,7 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
     for step in itertools.count(1):
       if peers.agreement.stops_after(step):
         return step
-      peers.complete(lambda peers: peers.share(np.zeros(1)))
+      complete(peers, lambda peers: peers.share(np.zeros(1)))
       time.sleep(0.01)
       if handed_over and step % 100 == 0 and peers.admits:
         admitted.append((step, peers.size))
@@ -56,7 +57,7 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
   """If the waiting islands are enough to continue."""
 
   def come(peers):
-    peers.complete(lambda peers: peers.exchange([np.zeros(1)] * peers.size))
+    complete(peers, lambda peers: peers.exchange([np.zeros(1)] * peers.size))
     return peers.names
 
   with server.CoordinatorServer(3, minimum=2, say=said.put, grace=0.6) as point:

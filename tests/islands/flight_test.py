@@ -15,10 +15,11 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import exchange, flight, joining, outbox, server
+from selsync_jax.islands import exchange, flight, joining, server
+from selsync_jax.islands.credentials import create_credentials
+from selsync_jax.islands.flight import Outbox
 from selsync_jax.islands.meter import Meter
-from selsync_jax.islands.outbox import Outbox
-from selsync_jax.islands.program import cut
+from selsync_jax.islands.program import complete, cut
 from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.member import Member, Regrouped
 from tests.support import live_runs
@@ -52,8 +53,8 @@ def islands():
 
 
 def test_a_mean_arrives_whatever_its_length_and_type(islands, monkeypatch):
-  monkeypatch.setattr(outbox, 'BLOCK', 1 << 18)
-  for room in (exchange, outbox):
+  monkeypatch.setattr(flight, 'BLOCK', 1 << 18)
+  for room in (exchange, flight):
     monkeypatch.setattr(room, 'PIECE', 1 << 20)
   rows = np.random.default_rng(0).normal(size=(N, 1_000_001))
 
@@ -192,7 +193,7 @@ def test_a_loop_may_outlive_the_main_thread():
 
 def test_what_has_been_completed_is_kept_no_longer(islands):
   def exchange(peers):
-    peers.complete(lambda peers: peers.exchange([np.ones(3)] * peers.size))
+    complete(peers, lambda peers: peers.exchange([np.ones(3)] * peers.size))
     assert not peers._outbox._messages
 
   with futures.ThreadPoolExecutor(N) as pool:
@@ -238,13 +239,16 @@ def test_calls_to_a_frozen_island_end_when_the_others_go_on(monkeypatch):
     for call in calls:
       with pytest.raises(Regrouped):
         call.result(timeout=20)
-    again = [pool.submit(peers.complete, exchange) for peers in others]
+    again = [pool.submit(complete, peers, exchange) for peers in others]
     assert [len(each.result(timeout=20)) for each in again] == [2, 2]
 
 
 def test_who_reads_no_further_does_not_keep_one_that_ends(monkeypatch):
   monkeypatch.setattr(flight, 'CLOSING', 0.2)
-  credentials, large = flight.create_credentials(), np.zeros(1 << 26, np.uint8)
+  credentials, large = (
+    create_credentials(),
+    np.zeros(1 << 26, np.uint8),
+  )
   with (
     Outbox('127.0.0.1:0', credentials, Meter()) as box,
     futures.ThreadPoolExecutor(1) as pool,
@@ -260,12 +264,12 @@ def test_who_reads_no_further_does_not_keep_one_that_ends(monkeypatch):
 
 
 def test_a_stranger_reads_nothing():
-  credentials = flight.create_credentials('secret')
+  credentials = create_credentials('secret')
   with Outbox('127.0.0.1:0', credentials, Meter()) as box:
     box.put((1, '', 1), [np.zeros(1)])
     address = f'127.0.0.1:{box.port}'
     ours = flight.client(address, credentials.certificate)
-    other = flight.create_credentials('secret')
+    other = create_credentials('secret')
     cases = {
       'no token': (ours, arrow.FlightCallOptions(timeout=5)),
       'another token': (ours, flight.call_options('Secret', 5)),

@@ -3,7 +3,6 @@
 from concurrent import futures
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import socket
@@ -14,7 +13,14 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import BusyError, ConfigError, RunError, Stopped
-from selsync_jax.islands import connection, flight, joining, link, server
+from selsync_jax.islands import (
+  connection,
+  credentials,
+  joining,
+  link,
+  server,
+)
+from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import coordinator, member, messages
 from tests.support.meetings import admit, came, enter, said_by_hand, until
 
@@ -101,11 +107,11 @@ def test_those_that_are_missed_are_counted(pool):
 
 def test_a_coordinator_that_keeps_its_secrets_is_itself_again(tmp_path, pool):
   path = tmp_path / 'point.json'
-  kept = flight.kept_credentials(path)
+  kept = credentials.kept_credentials(path)
   assert path.stat().st_mode & 0o077 == 0
   with server.CoordinatorServer(2, credentials=kept) as point:
     first = point.invitation
-    again = flight.kept_credentials(path)
+    again = credentials.kept_credentials(path)
   with server.CoordinatorServer(2, credentials=again, port=point.port) as point:
     assert point.invitation == first
     assert talk(pool, came(point, pool, 'maui', 'oahu')) == [[4, 4]] * 2
@@ -113,10 +119,10 @@ def test_a_coordinator_that_keeps_its_secrets_is_itself_again(tmp_path, pool):
 
 def test_secrets_that_are_damaged_or_open_to_others_are_refused(tmp_path):
   path = tmp_path / 'point.json'
-  flight.kept_credentials(path)
+  credentials.kept_credentials(path)
   whole = path.read_text()
   token, certificate, _ = json.loads(whole)
-  other = flight.create_credentials().key.decode()
+  other = credentials.create_credentials().key.decode()
   for content, mode, why in [
     (whole, 0o644, 'other users can read this file'),
     (whole.replace('-----BEGIN', '-----BEGAN'), 0o600, 'holds no secrets'),
@@ -126,9 +132,9 @@ def test_secrets_that_are_damaged_or_open_to_others_are_refused(tmp_path):
     path.write_text(content)
     path.chmod(mode)
     with pytest.raises(ConfigError, match=f'^--keep={path}: {why}'):
-      flight.kept_credentials(path)
+      credentials.kept_credentials(path)
   with pytest.raises(ConfigError, match=f'^--keep={tmp_path}: Is a dir'):
-    flight.kept_credentials(tmp_path)
+    credentials.kept_credentials(tmp_path)
 
 
 def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
@@ -157,7 +163,7 @@ def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
         peers.agreement.ask()
       if peers.agreement.stops_after(step):
         return step, peers.size
-      peers.complete(lambda peers: peers.share(np.zeros(1)))
+      complete(peers, lambda peers: peers.share(np.zeros(1)))
       time.sleep(0.001)
 
   with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
@@ -221,7 +227,7 @@ def becomes(holds):
 
 def hello(name, timeout=20.0):
   """The introduction of an island that sends nothing more."""
-  run = {'what it runs': hashlib.sha256(b'a run').hexdigest()[:16]}
+  run = {'what it runs': 'a run'}
   return messages.Join(name, 'host:1', run, timeout, True)
 
 

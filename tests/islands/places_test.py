@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import queue
+import re
 import threading
 
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ import selsync_jax as ss
 from selsync_jax import user_errors
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.islands import exchange, joining, server
-from selsync_jax.islands.outbox import Outbox
+from selsync_jax.islands.flight import Outbox
+from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.member import ApartError, Member
 
@@ -42,8 +44,8 @@ def join(said, pool):
 
 
 def mean(x):
-  return lambda peers: peers.complete(
-    lambda peers: peers.exchange([x] * peers.size)
+  return lambda peers: complete(
+    peers, lambda peers: peers.exchange([x] * peers.size)
   )
 
 
@@ -324,8 +326,10 @@ def test_what_differs_between_runs_is_named(pool, said):
     join = functools.partial(joining.join, point.invitation, timeout=20.0)
     a = pool.submit(join, 'a', {'config.steps': 1, 'package jax': '1'})
     assert 'a has joined' in said.get(timeout=20)
-    line = r'than a: config\.steps, package optax differs; give all'
-    with pytest.raises(RunError, match=line):
+    line = (
+      'than a: config.steps is 2, not 1; package optax is 1, not missing; give'
+    )
+    with pytest.raises(RunError, match=re.escape(line)):
       join('b', {'config.steps': 2, 'package jax': '1', 'package optax': '1'})
     join('b', {'config.steps': 1, 'package jax': '1'}).fail()
     with pytest.raises(RunError):

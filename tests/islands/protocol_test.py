@@ -1,6 +1,8 @@
 """Decisions of the coordinator, message by message, without a network."""
 
+import gc
 import itertools
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +19,7 @@ class Islands:
 
   def __init__(self, names, minimum=1, grace=None, timeouts=(10.0,)):
     self.now, self.lines, self.members = 0.0, [], {}
+    self.connected, self.numbers = {}, itertools.count()
     self.point = Coordinator(
       len(names),
       minimum,
@@ -26,15 +29,30 @@ class Islands:
       lambda *note: self.lines.append(note),
     )
     for name, timeout in zip(names, itertools.cycle(timeouts), strict=False):
-      join = messages.Join(name, f'{name}:1', {}, timeout, True)
-      self.members[name] = Member(join, 'host:1')
-      self.members[name].opened()
-      self.pump()
+      self.join(name, timeout)
     for member in self.members.values():
       done(member.enter())
 
+  def join(self, name, timeout=10.0):
+    number = next(self.numbers)
+    join = messages.Join(name, f'{name}:{number}', {}, timeout, True)
+    member = self.members[name] = self.connected[number] = Member(
+      join, 'host:1'
+    )
+    member.opened()
+    self.pump()
+    return member
+
+  def lose(self, name):
+    (number,) = (
+      n for n, m in self.connected.items() if m is self.members[name]
+    )
+    del self.connected[number], self.members[name]
+    self.point.lost(number, self.now)
+    self.pump()
+
   def pump(self):
-    numbers = dict(enumerate(self.members.values()))
+    numbers = self.connected
     while self.point.outgoing or any(m.outgoing for m in numbers.values()):
       for number, member in numbers.items():
         while member.outgoing:
@@ -43,7 +61,8 @@ class Islands:
       while self.point.outgoing:
         heard_by, message = self.point.outgoing.popleft()
         for number in heard_by:
-          numbers[number].hear(message, self.now)
+          if number in numbers:
+            numbers[number].hear(message, self.now)
 
   def wait(self, seconds, silent=()):
     for _ in range(round(seconds / 0.1)):
@@ -202,9 +221,56 @@ def test_votes_are_folded_in_the_order_of_the_islands(operation, dtype):
 
 def test_nobody_admits_an_island_that_has_another_ones_place():
   islands = Islands('ab', minimum=2)
-  late = Member(messages.Join('c', 'c:1', {}, 10.0, True), 'host:1')
-  islands.members['c'] = late
-  late.opened()
-  islands.pump()
+  late = islands.join('c')
   with pytest.raises(RunError, match=r'island c is not one of a, b$'):
     next(late.enter())
+
+
+@pytest.mark.parametrize(
+  'votes, joins',
+  [(2000, 40), pytest.param(100_000, 200, marks=pytest.mark.slow)],
+)
+def test_memory_stays_flat_over_votes_and_joins(votes, joins):
+  islands = Islands('abc', minimum=2)
+
+  def vote(names):
+    return islands.arrive(names, 'vote', '', 'psum', 'int32', (), b'1234')
+
+  def answered(names, place):
+    return [done(islands.members[name].answer(place)) for name in names]
+
+  def rejoin():
+    islands.lose('c')
+    c = islands.join('c')
+    done(islands.members['a'].enter()), done(islands.members['b'].enter())
+    done(c.enter())
+    entering = c.enter_prepared()
+    next(entering)
+    islands.pump()
+    answered('ab', vote('ab')[0])
+    assert islands.members['a'].admits
+    flows = [islands.members[name].admit() for name in 'ab']
+    for flow in flows:
+      next(flow)
+    islands.pump()
+    for flow in (*flows, entering):
+      done(flow)
+
+  def work(count, times):
+    for _ in range(times):
+      rejoin()
+    for _ in range(count):
+      answered('abc', vote('abc')[0])
+    islands.lines.clear()
+    gc.collect()
+
+  work(500, 20)
+  tracemalloc.start()
+  try:
+    work(500, 20)
+    before, _ = tracemalloc.get_traced_memory()
+    work(votes, joins)
+    after, _ = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert after - before < 20_000

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands import flight, joining, link, server
+from selsync_jax.islands import joining, link, server
+from selsync_jax.islands.credentials import create_credentials
+from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import messages, rendezvous, seats
 from tests.support.meetings import admit, came, enter, until
 
@@ -19,7 +21,7 @@ from tests.support.meetings import admit, came, enter, until
 @pytest.fixture
 def kept(said):
   """Credentials, and a function that serves a coordinator with them."""
-  credentials = flight.create_credentials()
+  credentials = create_credentials()
   return functools.partial(
     server.CoordinatorServer, 3, credentials=credentials, say=said.put
   )
@@ -65,7 +67,7 @@ def kill(peers):
 
 def names(peers):
   """The members after a share."""
-  peers.complete(lambda peers: peers.share(np.zeros(1)))
+  complete(peers, lambda peers: peers.share(np.zeros(1)))
   return peers.names
 
 
@@ -88,7 +90,7 @@ def test_a_coordinator_that_is_started_again_disturbs_nobody(
     return np.sum([first, peers.exchange([np.array([k, 7])] * 3)])
 
   def train(peers):
-    found = [peers.complete(unit, k) for k in range(20)]
+    found = [complete(peers, unit, k) for k in range(20)]
     peers.close()
     return found
 
@@ -116,7 +118,7 @@ def test_a_coordinator_may_end_again_before_all_have_found_it(
   monkeypatch.setattr(link.Link, '_dial', dial_when_let)
 
   def unit(peers):
-    return peers.complete(lambda peers: peers.share(np.ones(1)))
+    return complete(peers, lambda peers: peers.share(np.ones(1)))
 
   with kept() as point:
     islands = [each.result() for each in came(point, pool, *'abc')]
@@ -280,7 +282,7 @@ def test_an_island_that_the_coordinator_has_ended_is_not_let_in_again(
     a._link._loop.call(lambda: a._link._frames.transport.abort())
     line = r'the others continued without island a$'
     with pytest.raises(LostError, match=line):
-      a.complete(lambda peers: peers.share(np.zeros(1)))
+      complete(a, lambda peers: peers.share(np.zeros(1)))
     futures.wait(pool.submit(peers.close) for peers in (b, c))
 
 
@@ -305,7 +307,7 @@ def test_one_that_waits_to_be_admitted_when_the_coordinator_dies_is_admitted(
 
     def step(peers):
       while peers.size < 3:
-        peers.complete(lambda peers: peers.share(np.zeros(1)))
+        complete(peers, lambda peers: peers.share(np.zeros(1)))
         if peers.admits:
           peers.admit()
 

@@ -13,6 +13,7 @@ import pytest
 
 from selsync_jax.__main__ import run_command
 from selsync_jax.islands import joining, journal, metrics, server
+from selsync_jax.islands.program import complete
 from tests.support.meetings import came
 
 N, LENGTH, STEP = 3, 1000, 7
@@ -78,7 +79,7 @@ def admit(pool, islands, late):
   def step(peers):
     peers.reach(STEP + N)  # All islands meet after the same step.
     while not peers.admits:
-      peers.complete(lambda peers: peers.share(np.zeros(0)))
+      complete(peers, lambda peers: peers.share(np.zeros(0)))
     peers.admit()
 
   entered = pool.submit(late.enter)

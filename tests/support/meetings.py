@@ -6,6 +6,7 @@ import contextlib
 import numpy as np
 
 from selsync_jax.islands import connection, joining
+from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import messages
 
 
@@ -34,7 +35,7 @@ def admit(islands, pool):
 
   def step(peers):
     while not peers.admits:
-      peers.complete(lambda peers: peers.share(np.zeros(1)))
+      complete(peers, lambda peers: peers.share(np.zeros(1)))
     peers.admit()
 
   futures.wait(pool.submit(step, peers) for peers in islands)

@@ -13,12 +13,12 @@ import numpy as np
 import optax
 
 import selsync_jax as ss
-from selsync_jax.islands import exchange, outbox
+from selsync_jax.islands import exchange, flight
 
 LENGTH = WIDTH = 64
 TX = optax.adam(0.02)
 
-exchange.PIECE = outbox.PIECE = 256  # So that messages have several.
+exchange.PIECE = flight.PIECE = 256  # So that messages have several.
 
 
 def loss(params, x):

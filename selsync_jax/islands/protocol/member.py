@@ -26,7 +26,7 @@ class ApartError(RunError):
 class Regrouped(Exception):
   """Islands have ended or the coordinator was started again: repeat the work.
 
-  See `Peers.complete`.
+  See `program.complete`.
   """
 
 

@@ -213,7 +213,8 @@ class Join(Message):
   Attributes:
     name: name, unique in the run.
     address: `host:port` of its outbox.
-    run: digest of each part of the island's program, by name.
+    run: each part of the island's program, by name: its text, or the
+      beginning and a digest.
     timeout: seconds of silence after which this island counts as lost.
     welcomes: whether the island lets others join while it runs.
     slot: slot of the island in an earlier run, if known.
@@ -327,7 +328,8 @@ Kept = TypeVar('Kept', bound=Message)
 _encoder = msgspec.msgpack.Encoder()
 _of_islands = msgspec.msgpack.Decoder(OF_ISLANDS)
 _of_coordinators = msgspec.msgpack.Decoder(OF_COORDINATORS)
-_piece, _array = map(msgspec.msgpack.Decoder, (Piece, Array))
+_piece = msgspec.msgpack.Decoder(Piece)
+_array = msgspec.msgpack.Decoder(Array)
 
 
 def changed(message: Kept, **fields: Any) -> Kept:

@@ -120,13 +120,22 @@ def check_run(join: Join, others: Mapping[str, Join]) -> None:
     names = {*join.run, *other.run}
     differ = sorted(n for n in names if join.run.get(n) != other.run.get(n))
     if differ:
-      what = ', '.join(differ[:5]) + ', ...' * (len(differ) > 5)
+      what = [
+        f'{n} is {_shown(join.run.get(n))}, not {_shown(other.run.get(n))}'
+        for n in differ[:3]
+      ]
+      more = f', and {len(differ) - 3} more' * (len(differ) > 3)
       raise Refusal(
         f'island {join.name} would run something else than '
-        f'{", ".join(sorted(others))}: {what} differs; give all islands the '
-        'same code, packages and config'
+        f'{", ".join(sorted(others))}: {"; ".join(what)}{more}; give all '
+        'islands the same code, packages and config'
       )
     return
+
+
+def _shown(value: str | None) -> str:
+  """Returns what an island says of its program, fit for a line."""
+  return 'missing' if value is None else ascii(value)[1:-1][:100]
 
 
 def in_order(seats: Iterable[Seat], slots: Sequence[str]) -> list[Seat]:

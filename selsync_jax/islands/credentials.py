@@ -1,0 +1,147 @@
+"""The secrets of a run, and the invitation by which an island gets them."""
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import secrets
+import ssl
+from typing import NamedTuple
+
+from selsync_jax.config import ConfigError, RunError
+
+try:
+  from cryptography import x509
+  from cryptography.hazmat.primitives import hashes, serialization
+  from cryptography.hazmat.primitives.asymmetric import ec
+except ModuleNotFoundError as error:
+  raise ConfigError(
+    f"islands: {error}; pip install 'selsync-jax[islands]'"
+  ) from error
+
+NAME = 'selsync'
+"""The host name in the certificate; the real host name is not checked."""
+
+
+class Credentials(NamedTuple):
+  """The secrets that the islands of a run share.
+
+  Attributes:
+    token: the bearer token required in every call.
+    certificate: TLS certificate presented by every server of the run, in PEM.
+    key: the certificate's private key, in PEM.
+  """
+
+  token: str
+  certificate: bytes
+  key: bytes
+
+
+def create_credentials(token: str = '') -> Credentials:
+  """Makes new credentials for a run, both certificate and token.
+
+  Args:
+    token: a fixed token, for tests; empty makes a new one.
+  """
+  key = ec.generate_private_key(ec.SECP256R1())
+  name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
+  token = token or secrets.token_urlsafe(16)
+  now = datetime.datetime.now(datetime.UTC)
+  certificate = (
+    x509.CertificateBuilder(name, name, key.public_key())
+    .serial_number(x509.random_serial_number())
+    # Clocks may differ by hours.
+    .not_valid_before(now - datetime.timedelta(days=2))
+    .not_valid_after(now + datetime.timedelta(days=3650))
+    .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), False)
+    .sign(key, hashes.SHA256())
+  )
+  return Credentials(
+    token,
+    certificate.public_bytes(serialization.Encoding.PEM),
+    key.private_bytes(
+      serialization.Encoding.PEM,
+      serialization.PrivateFormat.PKCS8,
+      serialization.NoEncryption(),
+    ),
+  )
+
+
+def kept_credentials(path: pathlib.Path) -> Credentials:
+  """Returns the credentials in a file; makes the file if it does not exist.
+
+  Raises:
+    ConfigError: if the file cannot be read or made, or has other content.
+  """
+  try:
+    with contextlib.suppress(FileNotFoundError):
+      token, certificate, key = json.loads(path.read_text())
+      kept = Credentials(token, certificate.encode(), key.encode())
+      private = serialization.load_pem_private_key(kept.key, None)
+      known = x509.load_pem_x509_certificate(kept.certificate).public_key()
+      if known != private.public_key():
+        raise ValueError('the key belongs to another certificate')
+      if path.stat().st_mode & 0o077:
+        raise ConfigError(
+          f'--keep={path}: other users can read this file; make it private '
+          f'(chmod 600 {path}) or delete it for new secrets'
+        )
+      return kept
+    token, certificate, key = made = create_credentials()
+    # Other users must never be able to read the file.
+    with open(path, 'x', opener=_open_private) as file:
+      file.write(json.dumps([token, certificate.decode(), key.decode()]))
+  except OSError as error:
+    raise ConfigError(f'--keep={path}: {error.strerror}') from error
+  except ConfigError:
+    raise
+  except (ValueError, AttributeError, TypeError) as error:
+    raise ConfigError(
+      f'--keep={path}: holds no secrets of a coordinator; delete the file for '
+      'new ones'
+    ) from error
+  return made
+
+
+def _open_private(path: str, flags: int) -> int:
+  return os.open(path, flags, 0o600)
+
+
+@dataclasses.dataclass(frozen=True)
+class Invitation:
+  """Everything that an island must know to join a run.
+
+  Attributes:
+    address: `host:port` of the coordinator.
+    token: secret of the run.
+    fingerprint: the SHA-256 of the run's certificate, in hexadecimal.
+  """
+
+  address: str
+  token: str
+  fingerprint: str
+
+  def __str__(self) -> str:
+    return f'{self.address}/{self.token}/{self.fingerprint}'
+
+  @classmethod
+  def parse(cls, text: str) -> 'Invitation':
+    """Parses the output of `str`; raises `RunError` for any other text."""
+    parts = text.strip().split('/')
+    host, _, port = parts[0].rpartition(':')
+    is_port = port.isdecimal() and 0 < int(port) < 2**16
+    if len(parts) != 3 or not host or not is_port:
+      raise RunError(
+        f'{text!r} is not an invitation: HOST:PORT/TOKEN/FINGERPRINT, as the '
+        'coordinator prints it'
+      )
+    return cls(*parts)
+
+
+def fingerprint(certificate: bytes) -> str:
+  """Returns the SHA-256 of a certificate in PEM, in hexadecimal."""
+  found = ssl.PEM_cert_to_DER_cert(certificate.decode())
+  return hashlib.sha256(found).hexdigest()
