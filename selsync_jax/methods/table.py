@@ -207,9 +207,10 @@ ROWS = {
     dict(trigger=every, averager=(outer, robust_mean)),
     dict(period=50, outer=NESTEROV),
     'Cheng et al., `EDiT: A Local-SGD-Based Efficient Distributed Training '
-    'Method for Large Language Models`, ICLR 2025, without its averages layer '
-    'by layer.',
-    'The default period is ours.',
+    'Method for Large Language Models`, ICLR 2025 (arXiv 2412.07210), as in '
+    'intelligent-machine-learning/dlrover at commit a731530.',
+    'The default period is ours. The released code skips the outer step of a '
+    'layer whose change is an outlier on all workers; here its momentum moves.',
   ),
   'noloco': Method(
     'Steps an outer optimizer in random pairs of workers.',
