@@ -259,8 +259,8 @@ ROWS = {
     'Li et al., `Breaking (Global) Barriers in Parallel Stochastic '
     'Optimization with Wait-Avoiding Group Averaging`, TPDS 2021 (WAGMA, '
     '`butterfly`); Luo et al., `Prague: High-Performance Heterogeneity-Aware '
-    'Asynchronous Decentralized Training`, ASPLOS 2020 (`random`, never over '
-    'all workers).',
+    'Asynchronous Decentralized Training`, ASPLOS 2020, preprint `Ripples` '
+    '(arXiv 1909.07973) (`random`, never over all workers).',
     "The papers' period is 1. This is the lockstep form of two methods whose "
     'groups need not wait for slow workers. If all workers are equally fast, '
     'no worker waits.',

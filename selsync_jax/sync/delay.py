@@ -7,6 +7,8 @@ defines the results, in steps. Transport and time are defined elsewhere.
 References (with titles in `selsync_jax.methods.table`):
   Douillard et al., 2025, section 2.3 (`delayed` with `mix`: Streaming DiLoCo,
     whose tau is `steps`, and whose alpha is `mix`).
+  LOSCAR-SGD, 2026 (arXiv 2605.20866), the merge rule (`delayed` in its default
+    form, over random `fragments`).
   Kale et al., `Eager Updates For Overlapped Communication and Computation in
     DiLoCo`, 2025 (arXiv 2502.12996), Algorithm 2 (`eager_outer`).
 """

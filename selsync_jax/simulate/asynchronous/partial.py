@@ -193,7 +193,8 @@ def rna(sim: Simulation, *, probes: Count = 2) -> Models:
 
   References:
     Yang, Rang and Cheng, `Mitigating Stragglers in the Decentralized Training
-    on Heterogeneous Clusters`, Middleware 2020.
+    on Heterogeneous Clusters`, Middleware 2020; from the abstract and from
+    memory.
   """
   if probes > sim.workers:
     raise ValueError(f'probes={probes}: must be at most workers={sim.workers}')

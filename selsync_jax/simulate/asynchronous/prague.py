@@ -13,7 +13,8 @@ within nodes and between them, is left out, because this cluster has no nodes.
 
 References:
   Luo et al., `Prague: High-Performance Heterogeneity-Aware Asynchronous
-  Decentralized Training`, ASPLOS 2020.
+  Decentralized Training`, ASPLOS 2020, preprint `Ripples` (arXiv 1909.07973);
+  from the abstract and from memory.
 """
 
 import functools
