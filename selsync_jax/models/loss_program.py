@@ -1,6 +1,6 @@
-"""Digests that identify a model's computation in training.
+"""The digest that identifies a model's computation in training.
 
-They cover the traced loss, so they distinguish two models of the same name.
+It covers the traced loss, so it distinguishes two models of the same name.
 """
 
 from collections.abc import Mapping
@@ -15,29 +15,24 @@ import numpy as np
 from selsync_jax.models import tasks
 
 
-def digests(
+def digest(
   model: nn.Module,
   task: tasks.Task,
   shapes: Mapping[str, Any],
   batch: tasks.Batch,
-) -> dict[str, str]:
-  """Returns digests of the traced loss of training and of its constants.
+) -> str:
+  """Returns a digest of the traced loss of training and of its constants.
 
-  They are equal in all processes. On a terminal, where JAX prints in color,
-  earlier versions recorded `program_in_color`.
+  It is equal in all processes.
   """
   traced = jax.make_jaxpr(tasks.train_loss(model, task))(
     shapes['params'], shapes['model_state'], batch, jax.random.key(0)
   )
+  # On a terminal, JAX would print in color.
+  text = _without_chance(traced.pretty_print(use_color=False))
   constants = [np.asarray(constant).tobytes() for constant in traced.consts]
-
-  def digest(use_color):
-    text = _without_chance(traced.pretty_print(use_color=use_color))
-    return hashlib.sha256(b''.join([text.encode(), *constants])).hexdigest()[
-      :16
-    ]
-
-  return {'program': digest(False), 'program_in_color': digest(True)}
+  whole = b''.join([text.encode(), *constants])
+  return hashlib.sha256(whole).hexdigest()[:16]
 
 
 def _without_chance(text: str) -> str:

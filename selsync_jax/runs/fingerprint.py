@@ -17,8 +17,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.runs import files
 
 FINGERPRINT = 'fingerprint.json'
-_PROGRAM, _IN_COLOR = 'model.program', 'program_in_color'
-_VERSIONS = 'model.versions.'
+_PROGRAM, _VERSIONS = 'model.program', 'model.versions.'
 _CODE, _PYTHON = 'code.', 'code.python'
 
 
@@ -90,15 +89,14 @@ def _changes(workdir: pathlib.Path, found: Mapping[str, Any]) -> dict[str, str]:
     if old is not None and new is not None
   }
   skipped = {name for name in changes if name.startswith(_VERSIONS)}
-  program, _ = changes.get(_PROGRAM, (None, None))
-  if skipped or (program and program == found['model'][_IN_COLOR]):
+  if skipped:
     skipped.add(_PROGRAM)
   if _PYTHON in changes:
     skipped.update(name for name in changes if name.startswith(_CODE))
   return {
     name: _line(name, *values)
     for name, values in changes.items()
-    if name not in skipped and not name.endswith(_IN_COLOR)
+    if name not in skipped
   }
 
 

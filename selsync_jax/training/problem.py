@@ -103,11 +103,11 @@ class Problem:
   def fingerprint(self) -> dict[str, Any]:
     """The fingerprint of data, model and code, for JSON."""
     example = self.data.example
-    program = loss_program.digests(self.model, self.task, self.shapes, example)
+    program = loss_program.digest(self.model, self.task, self.shapes, example)
     packages = {'jax': jax.__version__, 'flax': flax.__version__}
     return {
       'data': self.data.fingerprint,
-      'model': {**program, 'versions': packages},
+      'model': {'program': program, 'versions': packages},
       **(self.given.fingerprint if self.source else {}),
       **self.code,
     }

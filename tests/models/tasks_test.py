@@ -326,7 +326,7 @@ class Policy:
 def test_a_program_has_the_same_digest_in_every_process(monkeypatch):
   """JAX colors programs on a terminal; the order of a set differs by chance."""
 
-  def digests(*names):
+  def digest(*names):
     class Model(nn.Module):
       @nn.compact
       def __call__(self, x, train):
@@ -337,9 +337,9 @@ def test_a_program_has_the_same_digest_in_every_process(monkeypatch):
     made = Model(), CLASSIFICATION
     params, state = tasks.init_shapes(*made, batch)
     shapes = {'params': params, 'model_state': state}
-    return loss_program.digests(*made, shapes, batch)
+    return loss_program.digest(*made, shapes, batch)
 
-  plain = digests('one', 'other')
+  plain = digest('one', 'other')
   monkeypatch.setattr(pretty_printer, 'CAN_USE_COLOR', True)
-  assert digests('other', 'one') == plain
-  assert digests('other', 'two') != plain
+  assert digest('other', 'one') == plain
+  assert digest('other', 'two') != plain

@@ -128,19 +128,6 @@ def record(workdir, change):
   fingerprint.write(workdir, recorded)
 
 
-@pytest.mark.parametrize('name', ['program', 'program_in_color'])
-def test_a_run_of_an_earlier_version_resumes_from_terminal_and_pipe(
-  name, workdir
-):
-  def change(recorded):  # Colored if stdout was a terminal.
-    recorded['model']['program'] = recorded['model'][name]
-    del recorded['model']['program_in_color']
-
-  record(workdir, change)
-  run_command(['evaluate', str(workdir)])
-  assert train(workdir, 3)['steps'] == 3
-
-
 def test_a_model_that_another_version_traced_is_not_compared(workdir):
   def change(recorded):
     versions = {'jax': '0.1', 'flax': '0'}
