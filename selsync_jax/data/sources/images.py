@@ -10,16 +10,18 @@ References:
     IJCV 2015.
 """
 
+import gzip
 import hashlib
+import math
 import pathlib
 from typing import Annotated, Any, Literal
+import zlib
 
 from annotated_types import Interval
 import numpy as np
 
 from selsync_jax.data import arrays, checks, protocol
 from selsync_jax.data.order import ShuffledBlocks, ShuffledChunk
-from selsync_jax.data.sources import idx
 
 Pixels = Annotated[int, Interval(ge=1, le=4096)]
 """Pixels per side of an image."""
@@ -83,8 +85,8 @@ def _split_fashion(folder: pathlib.Path) -> dict[str, protocol.Examples]:
   """Reads the four files; the last tenth is for validation."""
 
   def examples(part):
-    images = idx.read(folder, f'{part}-images-idx3-ubyte', 3)
-    labels = idx.read(folder, f'{part}-labels-idx1-ubyte', 1)
+    images = _read_idx(folder, f'{part}-images-idx3-ubyte', 3)
+    labels = _read_idx(folder, f'{part}-labels-idx1-ubyte', 1)
     every = {'image': images[..., None], 'label': labels.astype(np.int32)}
     return checks.checked(part, every, 10)
 
@@ -95,6 +97,29 @@ def _split_fashion(folder: pathlib.Path) -> dict[str, protocol.Examples]:
     'validation': {name: array[first:] for name, array in train.items()},
     'test': test,
   }
+
+
+def _read_idx(folder: pathlib.Path, name: str, dimensions: int) -> np.ndarray:
+  """Returns the array of an IDX file, which may be compressed.
+
+  Raises:
+    ValueError: if the folder has no such file, or it holds no such array.
+  """
+  path = folder / name
+  compressed = folder / f'{name}.gz'
+  try:
+    if compressed.exists():
+      content = gzip.decompress(compressed.read_bytes())
+    else:
+      content = path.read_bytes()
+  except (OSError, EOFError, zlib.error) as error:
+    raise ValueError(f'{name}: {error}') from error
+  start, kind = 4 + 4 * dimensions, 0x0800 + dimensions  # An array of bytes.
+  head = content[:start].ljust(start, b'\0')
+  word, *shape = np.frombuffer(head, '>u4').tolist()
+  if word != kind or start + math.prod(shape) != len(content):
+    raise ValueError(f'{name}: not an IDX file of a {dimensions}-D byte array')
+  return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def _cifar(
