@@ -75,15 +75,11 @@ def make_injection(
   """Returns the injection of batches of `batch_size`, or None if both are 0.
 
   At a step, a fraction `alpha` of the workers each share a fraction `beta` of
-  their batch.
+  their batch; both are in [0, 1].
 
   Raises:
-    ValueError: if alpha or beta is outside [0, 1], or so small that no whole
-      example is shared.
+    ValueError: if they are so small that no whole example is shared.
   """
-  for name, value in (('alpha', alpha), ('beta', beta)):
-    if not 0 <= value <= 1:
-      raise ValueError(f'{name} must be in [0, 1], got {value}')
   if not alpha and not beta:
     return None
   exact = Fraction(str(alpha)) * workers  # 0.7 * 10 is not 7 in binary.

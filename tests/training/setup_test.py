@@ -55,6 +55,7 @@ BAD_FIELDS = {
     'digits has no bptt; it has image_size, channels; None unsets it'
   ),
   'data.labels_per_worker=1': 'seldp has no labels_per_worker; None unsets it',
+  'data.injection.alpha=-0.1': 'must be in [0, 1]',
   'data.injection.alpha=0.5': (
     'config.data.injection: alpha=0.5, beta=0.0 are too small: no example of '
     'a batch of 32 would be shared'
