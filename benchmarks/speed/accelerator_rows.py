@@ -19,7 +19,6 @@ import selsync_jax as ss
 from selsync_jax import methods
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.protocol import Data, unchanged
 from selsync_jax.devices.layout import Layout
 from selsync_jax.models import tasks
@@ -166,7 +165,6 @@ def host_batches(workload: Workload, size: int) -> Iterator[Any]:
     'random',
     task='language_modeling' if workload.is_text else 'classification',
     num_classes=workload.outputs,
-    order=ShuffledChunk(),
     splits={'train': workload.examples_of(2 * size)},
     transform=unchanged,
   )

@@ -9,7 +9,6 @@ from jaxtyping import Integer
 import numpy as np
 
 from selsync_jax.data import arrays, checks, grain_pipeline, protocol
-from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import DATASETS
 
 
@@ -93,7 +92,6 @@ def from_grain(
     '',
     task,
     num_classes,
-    ShuffledChunk(),
     splits,
     *checks.transforms(transform, augment, num_classes),
     prepare,

@@ -1,6 +1,10 @@
 """The orders in which a worker reads the examples of a chunk.
 
 An order is a pure function of (seed, epoch, chunk), the same for all workers.
+`positions` returns the positions in their chunks that workers read, valid in
+every slot, and a mask. Its argument `slot`, the slots of a batch, broadcasts
+against `chunk`. A `contiguous` order wants chunks that are parts of the data
+set as it is stored.
 
 The examples of a chunk are spread over the smallest number of steps that can
 hold them, as evenly as possible. Otherwise, SelSync's trigger would react to
@@ -8,7 +12,6 @@ the noisy gradient of a short batch at the end of every chunk. A mask marks the
 slots that hold an example.
 """
 
-import abc
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,27 +37,6 @@ class ChunkProgress(NamedTuple):
     return first, (self.step + 1) * self.size // self.steps
 
 
-class Order(abc.ABC):
-  """Which position of its chunk a worker reads in each slot of a batch."""
-
-  contiguous: ClassVar[bool] = True  # Chunks are parts of the data set.
-
-  @abc.abstractmethod
-  def positions(
-    self,
-    chunk: ChunkProgress,
-    slot: Any,
-    batch_size: int,
-    seed: int,
-    shuffle: IndexShuffle,
-  ) -> tuple[Any, Any]:
-    """Returns the positions in their chunks that workers read, and a mask.
-
-    `slot`, slots of a batch of `batch_size`, broadcasts against `chunk`.
-    Positions are valid in every slot.
-    """
-
-
 def _words(*names: Any) -> list[Any]:
   """Hashes the numbers that identify a shuffle into three words of 21 bits.
 
@@ -66,49 +48,48 @@ def _words(*names: Any) -> list[Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledChunk(Order):
-  """An order that shuffles the whole chunk in every epoch."""
+class Shuffled:
+  """An order that shuffles a chunk in every epoch.
 
-  contiguous: ClassVar[bool] = False
+  With a `block_size`, it shuffles within blocks, which data on disk can hold in
+  memory.
+  """
 
-  def shuffled(
-    self, position: Any, chunk: ChunkProgress, seed: int, shuffle: IndexShuffle
-  ) -> Any:
-    """Maps positions in a chunk to other positions."""
-    words = _words(seed, chunk.epoch, chunk.start)
-    return shuffle(position, words, chunk.size - 1)
+  block_size: int | None = None
 
-  def positions(self, chunk, slot, batch_size, seed, shuffle):
-    """See `Order`: the same share of the chunk at every step, shuffled."""
+  @property
+  def contiguous(self) -> bool:
+    return self.block_size is not None
+
+  def positions(
+    self,
+    chunk: ChunkProgress,
+    slot: Any,
+    batch_size: int,
+    seed: int,
+    shuffle: IndexShuffle,
+  ) -> tuple[Any, Any]:
+    """Returns positions: the same share of the chunk at every step."""
     del batch_size
     first, end = chunk.even_share
-    position = first + slot
-    shuffled = self.shuffled(position % chunk.size, chunk, seed, shuffle)
-    return shuffled, position < end
+    read = first + slot
+    place, begin, last = read % chunk.size, 0, chunk.size - 1
+    if self.block_size:
+      begin = place // self.block_size * self.block_size
+      last = np.minimum(chunk.size - begin, self.block_size) - 1
+    words = _words(seed, chunk.epoch, chunk.start + begin)
+    return begin + shuffle(place - begin, words, last), read < end
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledBlocks(ShuffledChunk):
-  """An order for examples on disk; shuffles within blocks held in memory."""
-
-  block_size: int
-  contiguous: ClassVar[bool] = True
-
-  def shuffled(self, position, chunk, seed, shuffle):
-    """Maps positions in a chunk to other positions of the same block."""
-    block = position // self.block_size * self.block_size
-    last = np.minimum(chunk.size - block, self.block_size) - 1
-    words = _words(seed, chunk.epoch, chunk.start + block)
-    return block + shuffle(position - block, words, last)
-
-
-@dataclasses.dataclass(frozen=True)
-class TextStreams(Order):
+class TextStreams:
   """An order in which each slot of a batch reads its own part of the chunk.
 
   If a part has fewer examples than the chunk has steps, its slot is empty at
   some steps. These steps are spread evenly, and differ between slots.
   """
+
+  contiguous: ClassVar[bool] = True
 
   def positions(self, chunk, slot, batch_size, seed, shuffle):
     del seed, shuffle
@@ -118,3 +99,6 @@ class TextStreams(Order):
     read = (chunk.step * (end - begin) + phase) // chunk.steps
     read_after = ((chunk.step + 1) * (end - begin) + phase) // chunk.steps
     return np.minimum(begin + read, end - 1), read_after > read
+
+
+Order = Shuffled | TextStreams

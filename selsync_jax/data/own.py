@@ -13,7 +13,6 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.data import arrays, checks, protocol
-from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.sources import DATASETS
 
 _Make = Callable[..., arrays.IndexedDataset]
@@ -94,7 +93,6 @@ def from_arrays(
     '',
     task,
     num_classes,
-    ShuffledChunk(),
     splits,
     *checks.transforms(transform, augment, num_classes),
     prepare,

@@ -12,7 +12,7 @@ import numpy as np
 from selsync_jax.config import config_errors, RunError
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.ids import Check
-from selsync_jax.data.order import Order
+from selsync_jax.data.order import Order, Shuffled
 
 Examples = Mapping[str, np.ndarray]
 """Arrays with a leading axis of examples, by name."""
@@ -51,13 +51,14 @@ class Dataset(abc.ABC):
   name: str  # Its name in a config.
   task: str  # A name in `tasks.TASKS`.
   num_classes: int  # The number of labels, or of tokens in the vocabulary.
-  order: Order  # The order in which workers read their chunks.
   splits: Mapping[str, Any]  # By name in `SPLITS`.
   # Makes a batch of stored examples. If several backends read the data, it may
   # use only operators that arrays and tensors share.
   transform: Transform
   train: KeyedTransform | None = None  # Instead, for training.
   prepare: Prepare = unchanged
+  # In which workers read their chunks.
+  order: Order = dataclasses.field(default_factory=Shuffled)
 
   @functools.cached_property
   def sizes(self) -> Mapping[str, int]:

@@ -9,12 +9,12 @@ import pytest
 
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.index_shuffle import IndexShuffle
-from selsync_jax.data.order import ShuffledBlocks, ShuffledChunk, TextStreams
+from selsync_jax.data.order import Shuffled, TextStreams
 from selsync_jax.data.partitions import PARTITIONS
 from tests.support.partitions import make_partition
 
 few = hypothesis.settings(max_examples=15, deadline=None)
-ORDERS = [ShuffledChunk(), ShuffledBlocks(7), TextStreams()]
+ORDERS = [Shuffled(), Shuffled(7), TextStreams()]
 sizes = hypothesis.given(
   n=st.integers(1, 200),
   workers=st.integers(1, 9),
@@ -175,7 +175,7 @@ def test_step_k_does_not_depend_on_the_step_that_was_read_first(
   size=st.integers(1, 60), block=st.integers(1, 70), seed=st.integers(0, 99)
 )
 def test_a_block_is_shuffled_within_itself(size, block, seed):
-  assignment = assign('defdp', size, 1, 1, seed, ShuffledBlocks(block))
+  assignment = assign('defdp', size, 1, 1, seed, Shuffled(block))
   order = [int(batch['index'][0, 0]) for batch in read(assignment, 0, size)]
   for start in range(0, size, block):
     stop = min(start + block, size)
@@ -186,9 +186,7 @@ def test_every_epoch_chunk_block_and_seed_has_a_different_order():
   orders = [
     tuple((row % 64).tolist())
     for seed in range(3)
-    for batch in read(
-      assign('seldp', 256, 2, 64, seed, ShuffledBlocks(64)), 0, 8
-    )
+    for batch in read(assign('seldp', 256, 2, 64, seed, Shuffled(64)), 0, 8)
     for row in batch['index']
   ]
   assert len(set(orders)) == len(orders) == 48
@@ -198,7 +196,7 @@ def test_seeds_and_chunks_that_are_equal_modulo_256_have_other_orders():
   """A small shuffle's cipher takes no more than eight bits of a name."""
   orders = set()
   for seed in (0, 256, 65536, 2**32):
-    assignment = assign('defdp', 512, 2, 64, seed, ShuffledBlocks(256))
+    assignment = assign('defdp', 512, 2, 64, seed, Shuffled(256))
     indices = [batch['index'] for batch in read(assignment, 0, 4)]
     for chunk in np.concatenate(indices, axis=1) % 256:
       orders.add(tuple(chunk.tolist()))

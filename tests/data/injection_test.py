@@ -10,7 +10,7 @@ import pytest
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.index_shuffle import IndexShuffle
 from selsync_jax.data.injection import make_injection
-from selsync_jax.data.order import ShuffledBlocks, ShuffledChunk
+from selsync_jax.data.order import Shuffled
 from tests.support.partitions import make_partition
 
 N, B = 10, 32
@@ -58,7 +58,7 @@ def reference(alpha, beta, seed, step, plan):
 
 def assign(name, n, injection, seed, **fields):
   partition = make_partition(name, n, N, injection.own, 0, **fields)
-  return Assignment(partition, ShuffledChunk(), injection, B, seed)
+  return Assignment(partition, Shuffled(), injection, B, seed)
 
 
 def read(assignment, workers, start, stop):
@@ -99,7 +99,7 @@ def test_every_worker_reads_the_examples_of_the_reference(seed, start):
 def test_slots_are_empty_for_a_sharers_own_gifts_and_for_short_batches():
   injection = make_injection(0.5, 0.5, N, B)._replace(own=10, shared=22)
   partition = make_partition('defdp', 95, N, 9, 0)  # 9 or 10 at one step.
-  assignment = Assignment(partition, ShuffledBlocks(1), injection, B, 0)
+  assignment = Assignment(partition, Shuffled(1), injection, B, 0)
   batch = read(assignment, range(N), 0, 1)
   short = partition.sizes == 9
   for worker in range(N):

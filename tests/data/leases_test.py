@@ -12,7 +12,6 @@ from selsync_jax.data import Data
 from selsync_jax.data.arrays import ArrayDataset
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.leases import Leases, Reader, TERM
-from selsync_jax.data.order import ShuffledChunk
 from selsync_jax.data.protocol import unchanged
 from tests.support.partitions import make_partition
 
@@ -146,7 +145,7 @@ def test_steps_of_an_island_alone_count_at_once(late):
 def test_a_reader_reads_what_the_worker_of_a_column_would():
   numbers = {'features': np.arange(60.0)[:, None]}
   dataset = ArrayDataset(
-    'numbers', 'regression', 1, ShuffledChunk(), {'train': numbers}, unchanged
+    'numbers', 'regression', 1, {'train': numbers}, unchanged
   )
   partition = make_partition('seldp', 60, 3, 4, 0)
   data = Data(dataset, Assignment(partition, dataset.order, None, 4, 0))

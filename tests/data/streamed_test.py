@@ -9,7 +9,7 @@ import tensorflow as tf
 from selsync_jax.config import ConfigError
 from selsync_jax.data import Data, draws
 from selsync_jax.data.assignment import Assignment
-from selsync_jax.data.order import ShuffledBlocks
+from selsync_jax.data.order import Shuffled
 from selsync_jax.data.sources import imagenet2012
 from selsync_jax.data.tfdata.streamed import Shards
 from tests.support.partitions import make_partition
@@ -31,7 +31,7 @@ def assign(shards, name='seldp'):
   partition = make_partition(
     name, shards.examples, WORKERS, BATCH, 0, contiguous=True
   )
-  return Assignment(partition, ShuffledBlocks(BLOCK), None, BATCH, SEED)
+  return Assignment(partition, Shuffled(BLOCK), None, BATCH, SEED)
 
 
 def reader(dataset, decode=None):

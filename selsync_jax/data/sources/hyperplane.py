@@ -12,7 +12,6 @@ from annotated_types import Interval
 import numpy as np
 
 from selsync_jax.data import arrays, protocol
-from selsync_jax.data.order import ShuffledChunk
 
 NOISE = 0.1  # Standard deviation; without noise the target's is 1.
 # Never change these: scores would not be comparable.
@@ -39,7 +38,6 @@ def hyperplane(
     'hyperplane',
     task='regression',
     num_classes=1,
-    order=ShuffledChunk(),
     splits={split: examples(size) for split, size in _SIZES.items()},
     transform=protocol.unchanged,
   )

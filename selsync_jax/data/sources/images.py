@@ -21,7 +21,7 @@ from annotated_types import Interval
 import numpy as np
 
 from selsync_jax.data import arrays, checks, protocol
-from selsync_jax.data.order import ShuffledBlocks, ShuffledChunk
+from selsync_jax.data.order import Shuffled
 
 Pixels = Annotated[int, Interval(ge=1, le=4096)]
 """Pixels per side of an image."""
@@ -74,7 +74,6 @@ def fashion_mnist(*, idx_dir: str | None = None) -> arrays.ArrayDataset:
     'fashion_mnist',
     task='classification',
     num_classes=10,
-    order=ShuffledChunk(),
     splits=splits,
     transform=protocol.unchanged,
     prepare=_normalized(*_FASHION),
@@ -143,7 +142,6 @@ def _cifar(
     name,
     task='classification',
     num_classes=builder.info.features['label'].num_classes,
-    order=ShuffledChunk(),
     splits={k: _read(prepared.rows(builder, v)) for k, v in TENTHS.items()},
     transform=lambda batch: finish(**batch),
     train=train,
@@ -213,7 +211,7 @@ def imagenet2012(
     task='classification',
     num_classes=builder.info.features['label'].num_classes,
     splits={k: streamed.shards(builder, v) for k, v in splits.items()},
-    order=ShuffledBlocks(window),
+    order=Shuffled(window),
     transform=transform,
     train=train,
     prepare=_normalized(*_IMAGENET),
@@ -284,7 +282,6 @@ def digits(
     'digits',
     task='classification',
     num_classes=10,
-    order=ShuffledChunk(),
     splits=splits,
     transform=transform,
     dtypes={'image': np.float32},

@@ -6,7 +6,6 @@ memory. Only examples that are used are decoded.
 """
 
 from collections.abc import Iterator, Sequence
-import typing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from selsync_jax.data import arrays, partitions, protocol
 from selsync_jax.data.assignment import Assignment, progress
 from selsync_jax.data.draws import bits
 from selsync_jax.data.index_shuffle import IndexShuffle
-from selsync_jax.data.order import ChunkProgress, ShuffledBlocks
+from selsync_jax.data.order import ChunkProgress, Shuffled
 from selsync_jax.data.tfdata import pipelines, prepared
 
 
@@ -49,7 +48,7 @@ class Shards(NamedTuple):
     """Yields the batches of an assignment, at steps `start` to `stop - 1`.
 
     `decode(example, key)` turns a stored example, and 64 random bits as uint64,
-    into an example of a batch. The assignment's order is `ShuffledBlocks`.
+    into an example of a batch. The assignment's order has blocks.
     """
     _check(assignment)
     steps = assignment.partition.steps_per_chunk(assignment.batch_size)
@@ -77,7 +76,8 @@ class Shards(NamedTuple):
   ) -> tf.data.Dataset:
     """Returns the batches of one worker at some steps of one epoch."""
     partition, order, _, batch_size, seed = assignment
-    size = typing.cast(ShuffledBlocks, order).block_size
+    assert isinstance(order, Shuffled)
+    size = order.block_size or 1
     slots = assignment.slots([worker], np.arange(start, stop), IndexShuffle())
     index = slots.index[slots.mask]  # In the order in which they are read.
     reached = progress(partition, batch_size, np.array(worker), np.array(start))
@@ -169,7 +169,7 @@ class StreamedDataset(protocol.Dataset):
     partition = partitions.divided(
       partitions.seldp, self.size(split), total, 1, 0, contiguous=True
     )
-    return Assignment(partition, ShuffledBlocks(1), None, batch_size, 0)
+    return Assignment(partition, Shuffled(1), None, batch_size, 0)
 
   def mark(self, split):
     """See `Dataset`; reads four examples, with encoded images."""
