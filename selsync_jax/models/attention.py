@@ -14,7 +14,6 @@ References:
 """
 
 import functools
-from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -55,33 +54,14 @@ def attention_weights(
   )
 
 
-def fused_attention(
-  query: Heads,
-  key: Heads,
-  value: Heads,
-  implementation: Literal['cudnn', 'xla'] = 'cudnn',
-) -> Heads:
-  """Returns the mean of the values, by `attention_weights`, from one kernel."""
-  return jax.nn.dot_product_attention(
-    query, key, value, is_causal=True, implementation=implementation
+def _is_fused(query: Heads) -> bool:
+  """Whether cuDNN's kernel can compute attention for such a query."""
+  return (
+    jax.default_backend() == 'gpu'
+    and 'cuda' in jax.local_devices()[0].client.platform_version
+    and query.dtype == jnp.bfloat16
+    and query.shape[3] in range(8, 129, 8)
   )
-
-
-def _is_fused(query: Heads, implementation: str) -> bool:
-  """Whether to use cuDNN's kernel; raises if it is required but unavailable."""
-  if implementation == 'xla':
-    return False
-  missing, depth = None, query.shape[3]
-  version = jax.local_devices()[0].client.platform_version
-  if jax.default_backend() != 'gpu' or 'cuda' not in version:
-    missing = f'an NVIDIA GPU; JAX runs on {jax.default_backend()}'
-  elif query.dtype != jnp.bfloat16:
-    missing = f'dtype bfloat16, got {query.dtype}'
-  elif depth % 8 or depth > 128:
-    missing = f'heads of 8, 16, ... or 128 features, got {depth}'
-  if missing and implementation == 'cudnn':
-    raise ValueError(f"attention='cudnn' needs {missing}")
-  return missing is None
 
 
 class CausalAttention(nn.Module):
@@ -94,7 +74,7 @@ class CausalAttention(nn.Module):
   kernel_init: nn.initializers.Initializer  # For the input projection.
   out_kernel_init: nn.initializers.Initializer  # For the output projection.
   dtype: str  # The computation's dtype; the softmax is float32.
-  # `xla`; `cudnn`, the fused kernel; or `auto`, the kernel where available.
+  # `auto`, the fused kernel where there is one; or `xla`, never.
   implementation: str = 'auto'
 
   @nn.compact
@@ -112,8 +92,10 @@ class CausalAttention(nn.Module):
     if self.rotary:
       query, key = apply_rotary(query), apply_rotary(key)
     drops = train and self.dropout
-    if not drops and _is_fused(query, self.implementation):
-      x = fused_attention(query, key, value)
+    if not drops and self.implementation != 'xla' and _is_fused(query):
+      x = jax.nn.dot_product_attention(
+        query, key, value, is_causal=True, implementation='cudnn'
+      )
     else:
       weights = attention_weights(query, key).astype(value.dtype)
       if drops:

@@ -6,7 +6,7 @@ from annotated_types import Interval
 from jaxtyping import Array, Float, Int
 
 DType = Literal['float32', 'bfloat16']
-Attention = Literal['auto', 'xla', 'cudnn']
+Attention = Literal['auto', 'xla']
 Width = Annotated[int, Interval(ge=1, le=2**16)]
 MlpDim = Annotated[int, Interval(ge=1, le=2**20)]
 Size = Annotated[int, Interval(ge=1, le=2**10)]

@@ -40,8 +40,6 @@ def _uniform(key, shape, dtype):
 def _check(model: Any, *factors: int) -> None:
   """Raises `ValueError` unless all factors divide the model's `embed_dim`."""
   width = model.embed_dim
-  if model.attention == 'cudnn' and model.dropout:
-    raise ValueError(f"attention='cudnn' has no dropout, got {model.dropout}")
   for factor in factors:
     if width % factor:
       raise ValueError(f'embed_dim must be a multiple of {factor}, got {width}')

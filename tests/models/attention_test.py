@@ -3,10 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from selsync_jax import models
-from selsync_jax.models import attention, tasks
+from selsync_jax.models import attention
 from tests.support.random_weights import random_variables, UNOPTIMIZED
 
 
@@ -28,30 +27,31 @@ def test_rotary_products_depend_only_on_the_distance():
   )
 
 
-def test_the_fused_kernel_is_asked_for_the_same():
+def test_the_fused_kernel_is_asked_for_the_same(monkeypatch):
   # Without a GPU there is only XLA's implementation of the same call.
-  rng = np.random.default_rng(0)
-  query, key, value = rng.normal(size=(3, 2, 7, 3, 8)).astype(np.float32)
-  weights, result = jax.jit(
-    lambda *qkv: (
-      attention.attention_weights(*qkv[:2]),
-      attention.fused_attention(*qkv, 'xla'),
-    ),
-    compiler_options=UNOPTIMIZED,
-  )(query, key, value)
-  expected = np.einsum('bhqk,bkhd->bqhd', weights, value)
-  np.testing.assert_allclose(result, expected, atol=1e-5)
+  of_xla, asked = jax.nn.dot_product_attention, []
 
+  def fused(*qkv, implementation, **how):
+    asked.append(implementation)
+    return of_xla(*qkv, implementation='xla', **how)
 
-def test_the_fused_kernel_is_refused_where_there_is_none():
-  decoder = models.create_model('decoder', 20, attention='cudnn')
-  line = "attention='cudnn' needs an NVIDIA GPU; JAX runs on cpu"
-  with pytest.raises(ValueError, match=f'^{line}'):
-    tasks.init_shapes(
-      decoder,
-      tasks.TASKS['language_modeling'],
-      {'inputs': jnp.zeros((1, 8), jnp.int32)},
-    )
+  model = models.create_model(
+    *('decoder', 20),
+    **dict(num_layers=1, embed_dim=24, num_heads=3, mlp_dim=8, dropout=0.0),
+  )
+  tokens = jnp.arange(14, dtype=jnp.int32).reshape(2, 7)
+  variables = random_variables(model, tokens)
+  plain = model.apply(variables, tokens, train=False)
+  monkeypatch.setattr(jax.nn, 'dot_product_attention', fused)
+  monkeypatch.setattr(attention, '_is_fused', lambda query: True)
+  same = model.apply(variables, tokens, train=False)
+  assert asked == ['cudnn']
+  np.testing.assert_allclose(same, plain, atol=1e-5)
+  never = model.clone(attention='xla')
+  np.testing.assert_array_equal(
+    never.apply(variables, tokens, train=False), plain
+  )
+  assert len(asked) == 1
 
 
 def test_activations_that_are_computed_again_change_no_gradient():

@@ -269,8 +269,8 @@ BAD_FIELDS = [
     'embed_dim must be a multiple of 96, got 128',
   ),
   (
-    dict(name='decoder', attention='cudnn', dropout=0.1),
-    "attention='cudnn' has no dropout, got 0.1",
+    dict(name='decoder', attention='flash'),
+    "attention='flash': must be auto or xla",
   ),
   (dict(name='vgg11', depth=11), 'depth=11: vgg11 has no depth; .*'),
   # The data set determines it.
