@@ -11,71 +11,14 @@ The shares are whole numbers, equal on all islands, so each knows which rest.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import statistics
-from typing import Any
 
 WHOLE = 1000
 """The share of an island that takes every step."""
 
 KEPT = 5
 """The number of times that a median is taken of."""
-
-
-class Pace:
-  """Which islands rest in which step, equal on all islands.
-
-  Args:
-    slots: N, the number of the run's islands.
-
-  Example:
-    >>> pace = Pace(2)
-    >>> pace.plan({0: 0.1, 1: 0.2})
-    >>> [sorted(pace.next([0, 1])) for _ in range(4)]
-    [[], [1], [], [1]]
-  """
-
-  def __init__(self, slots: int):
-    self._slots = range(slots)
-    self.begin(None)
-
-  def begin(self, kept: Mapping[str, Any] | None) -> None:
-    """Continues from a record, `kept`; else no island rests until a `plan`."""
-    kept = kept or {}
-    self.shares = [*kept.get('shares', (WHOLE for _ in self._slots))]
-    self._credits = [*kept.get('credits', (0 for _ in self._slots))]
-
-  def to_json(self) -> dict[str, Any]:
-    """Returns the record that `begin` continues from."""
-    return {'shares': [*self.shares], 'credits': [*self._credits]}
-
-  def next(self, there: Sequence[int]) -> set[int]:
-    """Returns the slots of `there` that rest in the next step.
-
-    The fastest of them never rests, even if a faster island has left.
-    """
-    most = max(self.shares[slot] for slot in there)
-    for slot in there:
-      self._credits[slot] += self.shares[slot] * WHOLE // most
-    rest = {slot for slot in there if self._credits[slot] < WHOLE}
-    for slot in there:
-      self._credits[slot] %= WHOLE
-    return rest
-
-  def plan(self, seconds: Mapping[int, float]) -> None:
-    """Decides which share of the steps each slot takes from now on.
-
-    Args:
-      seconds: the seconds that each present island needs for a step, by slot; 0
-        if it has not measured any, and then no island rests.
-    """
-    shares = zip(seconds, plan([*seconds.values()]), strict=True)
-    self.decide(dict(enumerate(self.shares)) | dict(shares))
-
-  def decide(self, shares: Mapping[int, int]) -> None:
-    """Gives slots their shares; all of them take the next step."""
-    for slot, share in shares.items():
-      self.shares[slot], self._credits[slot] = share, WHOLE - share
 
 
 def plan(seconds: Sequence[float]) -> list[int]:

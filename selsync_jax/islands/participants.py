@@ -170,8 +170,8 @@ class IslandParticipants(Participants):
     own = np.array([self.watch.median])
     each = complete(self.peers, lambda peers: peers.share(own))
     seconds = [each_own.item() for each_own in each]
-    self.course.pace.plan(dict(zip(self._there, seconds, strict=True)))
-    return [*self.course.pace.shares]
+    self.course.plan(dict(zip(self._there, seconds, strict=True)))
+    return [*self.course.shares]
 
   def divide(self, compute: Callable[[range, int], Any]) -> Any:
     """Divides an evaluation, again if an island has ended during its share."""

@@ -229,7 +229,7 @@ def _repeated(
         arrived=row['arrived'] if row else None,
       )
       if row and row['shares']:
-        course.pace.decide(dict(enumerate(row['shares'])))
+        course.decide(dict(enumerate(row['shares'])))
       if row and row['travel'] is not None:
         for name in members:
           state = states[name]

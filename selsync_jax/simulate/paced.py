@@ -101,7 +101,7 @@ class Paced(Participants):
     )
     if averaged:
       medians = [statistics.median(each or [0.0]) for each in self._seconds]
-      self._course.pace.plan(dict(enumerate(medians)))
+      self._course.plan(dict(enumerate(medians)))
     elif not synced:
       for worker in set(self._workers) - self._course.rest:
         self._seconds[worker].append(self._cluster.seconds(worker, step))

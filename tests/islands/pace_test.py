@@ -10,7 +10,8 @@ import pytest
 
 from selsync_jax.config import ConfigError
 from selsync_jax.data import pace
-from selsync_jax.data.pace import Pace, WHOLE
+from selsync_jax.data.course import Course
+from selsync_jax.data.pace import WHOLE
 from selsync_jax.islands import behind, rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
@@ -29,16 +30,16 @@ N = 2
   st.lists(st.floats(0.001, 10), min_size=1, max_size=5), st.integers(1, 300)
 )
 def test_all_need_equally_long_and_the_fastest_never_rests(seconds, steps):
-  own = Pace(len(seconds))
+  own = Course(len(seconds), is_free=True)
   own.plan(dict(enumerate(seconds)))
   slots = range(len(seconds))
   taken = [0 for _ in slots]
   for _ in range(steps):
-    kept, own = own.to_json(), Pace(len(seconds))
-    own.begin(kept)  # As after a kill.
-    rest = own.next(slots)
+    kept, own = own.to_json(), Course(len(seconds), is_free=True)
+    own.begin(0, kept)  # As after a kill.
+    own.next(slots)
     for slot in slots:
-      taken[slot] += slot not in rest
+      taken[slot] += slot not in own.rest
   assert taken[int(np.argmin(seconds))] == steps
   for slot, share in enumerate(own.shares):
     most = max(own.shares)
@@ -51,11 +52,14 @@ def test_all_need_equally_long_and_the_fastest_never_rests(seconds, steps):
 
 
 def test_all_take_the_step_after_an_average_who_was_away_too():
-  own = Pace(3)
+  own = Course(3, is_free=True)
   own.plan({0: 1.0, 1: 1.0, 2: 2.0})
-  assert [own.next(range(3)) for _ in range(3)] == [set(), {2}, set()]
+  for rest in (set(), {2}, set()):
+    own.next(range(3))
+    assert own.rest == rest
   own.plan({0: 1.0, 1: 1.0})
-  assert own.next(range(3)) == set()
+  own.next(range(3))
+  assert not own.rest
 
 
 @pytest.fixture
