@@ -155,21 +155,13 @@ def scaled(batch: dict[str, Any]) -> dict[str, Any]:
   return batch | {'image': batch['image'] / np.float32(127.5) - 1}
 
 
-def photographs_by_grain(processes: int) -> Iterator[Any]:
+def photographs_by_grain() -> Iterator[Any]:
   """1,024 JPEGs like the ones in `imagenet`, from memory."""
-  import grain
-
   from tests.support import photographs
 
   rng = np.random.default_rng(0)
   pictures = [photographs.jpeg(rng, 375, 500) for _ in range(8)]
-  options = grain.MultiprocessingOptions(num_workers=processes)
-  return by_grain(
-    decoded,
-    pictures * 128,
-    transform=scaled,
-    multiprocessing_options=options if processes else None,
-  )
+  return by_grain(decoded, pictures * 128, transform=scaled)
 
 
 def step() -> Iterator[Any]:
@@ -206,8 +198,7 @@ ROWS: dict[str, Callable[[], Iterator[Any]]] = {
   ),
   'wikitext103, bptt 35': wikitext,
   'imagenet2012, streamed': imagenet,
-  'photographs, grain': lambda: photographs_by_grain(0),
-  'photographs, grain, 2 processes': lambda: photographs_by_grain(2),
+  'photographs, grain': photographs_by_grain,
   'the step on digits': step,
 }
 STEP = 'the step on digits'

@@ -1,15 +1,24 @@
-"""Data sets whose examples Grain reads when a batch needs them."""
+"""Data sets whose examples Grain reads, in threads, when a batch needs them.
+
+An element of Grain's pipeline is the batch of a step, for all workers of this
+process. So threads work on different steps, their number changes no batch, and
+a resumed run reads nothing of the steps before.
+"""
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import functools
 import sys
+import threading
 from typing import Any, NamedTuple
 
 from jaxtyping import Integer
 import numpy as np
 
-from selsync_jax.data import arrays, checks, grain_pipeline, protocol
-from selsync_jax.data.sources import DATASETS
+from selsync_jax.data import arrays, checks, protocol
+from selsync_jax.data.assignment import Schedule
+
+_BLOCK, _BLOCKS = 64, 8  # Steps in a block, and blocks in the cache.
 
 
 def from_grain(
@@ -24,7 +33,6 @@ def from_grain(
   transform: protocol.Transform = protocol.unchanged,
   augment: protocol.KeyedTransform | None = None,
   read_options: Any = None,
-  multiprocessing_options: Any = None,
   prepare: protocol.Prepare = protocol.unchanged,
 ) -> 'GrainDataset':
   """Returns a data set that Grain reads. Needs the extra `grain`.
@@ -47,8 +55,6 @@ def from_grain(
     augment: see `from_arrays`; it draws again in every epoch.
     read_options: a `grain.ReadOptions`; its buffer counts steps. By default 16
       threads read 16 steps ahead.
-    multiprocessing_options: a `grain.MultiprocessingOptions`, whose processes
-      read and transform; by default this process does.
     prepare: see `from_arrays`.
 
   Raises:
@@ -97,7 +103,6 @@ def from_grain(
     prepare,
     train_labels=labels,
     read_options=read_options or grain.ReadOptions(16, 16),
-    multiprocessing_options=multiprocessing_options,
   )
 
 
@@ -138,7 +143,6 @@ class GrainDataset(arrays.IndexedDataset):
 
   train_labels: Integer[np.ndarray, 'examples'] | None
   read_options: Any  # A `grain.ReadOptions`.
-  multiprocessing_options: Any  # A `grain.MultiprocessingOptions`.
 
   @property
   def labels(self):
@@ -151,13 +155,35 @@ class GrainDataset(arrays.IndexedDataset):
     return self.splits[split].rows(index)
 
   def batches(self, split, schedule, transform):
+    import grain
+
     rows = self.splits[split].rows
-    # Evaluations would be over before processes had started.
-    options = self.multiprocessing_options if split == 'train' else None
-    return grain_pipeline.read(
-      lambda slots: arrays.make_batch(rows, slots, transform),
-      schedule,
-      self.read_options,
-      options,
-      DATASETS.get(self.name),
-    )
+    steps = grain.MapDataset.source(_Steps(schedule))
+    batches = steps.map(lambda slots: arrays.make_batch(rows, slots, transform))
+    reader = iter(batches.to_iter_dataset(self.read_options))
+    try:
+      yield from reader
+    finally:
+      reader.close()
+
+
+class _Steps:
+  """The contents of single steps, computed in blocks; threads may share it."""
+
+  def __init__(self, schedule: Schedule):
+    self._schedule = schedule
+    self._lock = threading.Lock()
+    self._recent = functools.lru_cache(_BLOCKS)(self._block)
+
+  def __len__(self) -> int:
+    return max(0, self._schedule.stop - self._schedule.start)
+
+  def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+    with self._lock:
+      block = self._recent(index // _BLOCK)
+    return {name: array[index % _BLOCK] for name, array in block.items()}
+
+  def _block(self, number: int) -> arrays.Block:
+    first = self._schedule.start + number * _BLOCK
+    steps = np.arange(first, min(first + _BLOCK, self._schedule.stop))
+    return self._schedule.block(steps)

@@ -1,23 +1,17 @@
 """Grain reads the examples that the index arithmetic names, and no others."""
 
 import collections
-import os
-import pathlib
-import subprocess
 import sys
 import threading
-import time
 
 import grain
 import numpy as np
 import pytest
 
-from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
-from selsync_jax.data import bind_data, from_arrays, from_grain, open_data
+from selsync_jax.data import from_arrays, from_grain
 from selsync_jax.data.index_shuffle import IndexShuffle
-from tests.support import batches, live_runs, own_code, private
-from tests.support.session import ROOT
+from tests.support import batches, own_code
 
 WORKERS, BATCH = 4, 6
 SIZES = {'train': 350, 'validation': 41, 'test': 7}
@@ -154,100 +148,6 @@ def test_random_choices_in_grain_depend_only_on_the_index():
   for batch, again in zip(list(whole)[40:], late, strict=True):
     for name in batch:
       np.testing.assert_array_equal(batch[name][[1, 3]], again[name])
-
-
-CONFIG = """
-import grain
-import numpy as np
-import selsync_jax as ss
-from selsync_jax import data
-from selsync_jax.configs import base
-
-def row(index):
-  return {'image': np.full((2, 2, 1), index, np.float32), 'label': index % 2}
-
-@ss.register_dataset
-def mine():
-  source = grain.MapDataset.range(40).map(row)
-  return data.from_grain(
-    train=source, validation=source, test=source, task='classification',
-    num_classes=2, transform=lambda b: b | {'image': b['image'] / 40},
-    multiprocessing_options=grain.MultiprocessingOptions(num_workers=PROCESSES),
-  )
-
-def get_config():
-  config = base.get_config('bsp')
-  config.steps, config.data.name = 9, 'mine'
-  return config
-"""
-
-
-def by_file(folder, processes):
-  """The data of a config file."""
-  path = folder / 'mine.py'
-  path.write_text(CONFIG.replace('PROCESSES', str(processes)))
-  config = config_file.load(str(path), ()).data.to_dict()
-  return open_data(bind_data(config), workers=2, batch_size=3, seed=0)
-
-
-@pytest.mark.slow  # Processes that import JAX, here and below.
-def test_processes_of_grain_read_the_same_as_this_process(tmp_path):
-  """The processes run the config file's code, but cannot import it."""
-  alone, several = (
-    by_file(tmp_path, processes).batches([0, 1], 5, 40) for processes in (0, 2)
-  )
-  batches.assert_equal(several, alone)
-
-
-@pytest.mark.slow
-def test_little_shared_memory_is_no_full_disk(tmp_path):
-  prefix = private.after('mount -t tmpfs -o size=64k none /dev/shm')
-  path = tmp_path / 'mine.py'
-  path.write_text(CONFIG.replace('PROCESSES', '1').replace('2, 2', '32, 32'))
-  done = live_runs.run(
-    *(*prefix, sys.executable, live_runs.ROOT / 'train.py'),
-    *(f'--config={path}', '--config.workers=2', '--config.batch_size=16'),
-    f'--workdir={tmp_path / "run"}',
-  )
-  assert done.returncode == 1
-  assert (
-    "train.py: /dev/shm: no space left for the batches of Grain's processes; "
-    'enlarge it (docker run --shm-size=1g), or leave out '
-    'multiprocessing_options; last good checkpoint: none\n'
-  ) in done.stderr
-
-
-READING = """
-import multiprocessing, pathlib, sys, time
-from tests.data import grain_test
-
-if __name__ == '__main__':
-  batches = grain_test.by_file(pathlib.Path(), 2).batches([0], 0, 2**31 - 1)
-  next(batches)
-  print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-  time.sleep(600)
-"""
-
-
-@pytest.mark.slow
-def test_processes_of_grain_end_with_a_run_that_is_killed(tmp_path):
-  (tmp_path / 'reading.py').write_text(READING)
-  run = subprocess.Popen(
-    [sys.executable, 'reading.py'],
-    cwd=tmp_path,
-    env=os.environ | {'PYTHONPATH': os.pathsep.join([str(ROOT), *sys.path])},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.DEVNULL,
-    text=True,
-  )
-  with run:
-    pids = [int(pid) for pid in run.stdout.readline().split()]
-    run.kill()
-  assert len(pids) == 2
-  deadline = time.monotonic() + 60
-  while left := [p for p in pids if pathlib.Path(f'/proc/{p}').exists()]:
-    assert time.monotonic() < deadline, left
-    time.sleep(0.1)
 
 
 @pytest.mark.parametrize(
