@@ -189,7 +189,7 @@ ROWS: dict[str, Callable[[], Iterator[Any]]] = {
   'digits': lambda: pipeline_of('digits'),
   'digits, numpy': lambda: pipeline_of('digits', backend='numpy'),
   'digits, grain': digits_by_grain,
-  'digits, 32x32x3': lambda: pipeline_of('digits', image_size=32, channels=3),
+  'digits, 32x32': lambda: pipeline_of('digits', image_size=32),
   'cifar10': lambda: cifar('cifar10', 10),
   'cifar100': lambda: cifar('cifar100', 100),
   'stdlib_text, bptt 256': lambda: pipeline_of('stdlib_text', bptt=256),

@@ -11,7 +11,7 @@ from tests.support import batches
 WORKERS, BATCH = 4, 6
 CASES = {
   'digits seldp': {},
-  'digits defdp, 3 channels': dict(partition='defdp', channels=3),
+  'digits defdp': dict(partition='defdp'),
   'digits by_label, injected': dict(
     partition='by_label',
     labels_per_worker=5,

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from selsync_jax.config import ConfigError
 from selsync_jax.configs import hyperplane as config_file
 from selsync_jax.data.sources.hyperplane import hyperplane, NOISE
-from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 
 
@@ -17,14 +15,6 @@ def test_targets_are_a_plane_with_noise_over_all_splits():
   residual = test['target'] - test['features'] @ weights
   assert residual.std() == pytest.approx(NOISE, rel=0.05)
   assert train['target'].std() == pytest.approx(1, rel=0.3)
-
-
-def test_a_plane_needs_a_dimension():
-  config = config_file.get_config('bsp')
-  config.data.dimensions = 0
-  line = 'config.data.dimensions=0: must be in '
-  with pytest.raises(ConfigError, match=line):
-    check(config)
 
 
 def test_training_finds_the_plane(tmp_path):

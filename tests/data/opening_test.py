@@ -62,6 +62,8 @@ def test_a_data_directory_that_cannot_exist_is_named(tmp_path):
   assert refusal(name='digits', dir=folder) == (
     f'config.data.dir={folder!r}: there is no such folder'
   )
+  line = "config.data.dir='~nobody_here/x': Could not determine home"
+  assert refusal(name='digits', dir='~nobody_here/x').startswith(line)
 
 
 WRONG = [
@@ -72,19 +74,22 @@ WRONG = [
   ),
   (
     dict(bptt=8),
-    '.bptt=8: digits has no bptt; it has image_size, channels; None unsets it',
+    '.bptt=8: digits has no bptt; it has image_size; None unsets it',
   ),
   (dict(image_size=0), '.image_size=0: must be in [1, 4096]'),
-  (dict(channels=2), '.channels=2: must be 1 or 3'),
+  (
+    dict(name='fashion_mnist', idx_dir='./nothing'),
+    ".idx_dir='./nothing': there is no such folder",
+  ),
+  (
+    dict(name='hyperplane', dimensions=0),
+    '.dimensions=0: must be in [1, 65536]',
+  ),
   (dict(name='stdlib_text'), ': stdlib_text needs bptt'),
   (dict(name='stdlib_text', bptt=0), '.bptt=0: must be in [1, 65536]'),
   (
     dict(name='stdlib_text', bptt=10**9),
     '.bptt=1000000000: must be in [1, 65536]',
-  ),
-  (
-    dict(name='cifar10', channels=3),
-    '.channels=3: cifar10 has no channels; it has image_size; None unsets it',
   ),
   (dict(name='imagenet2012', window=0), '.window=0: must be in [1, 1000000]'),
   (

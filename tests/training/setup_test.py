@@ -51,9 +51,7 @@ BAD_FIELDS = {
     'hyperplane, python_text, stdlib_text, cifar10, cifar100, imagenet2012, '
     'wikitext103'
   ),
-  'data.bptt=8': (
-    'digits has no bptt; it has image_size, channels; None unsets it'
-  ),
+  'data.bptt=8': 'digits has no bptt; it has image_size; None unsets it',
   'data.labels_per_worker=1': 'seldp has no labels_per_worker; None unsets it',
   'data.injection.alpha=-0.1': 'must be in [0, 1]',
   'data.injection.alpha=0.5': (

@@ -14,7 +14,7 @@ import gzip
 import hashlib
 import math
 import pathlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 import zlib
 
 from annotated_types import Interval
@@ -243,12 +243,9 @@ def _split_digits(labels: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def digits(
-  backend: str = 'tf',
-  *,
-  image_size: Pixels | None = None,
-  channels: Literal[1, 3] | None = None,
+  backend: str = 'tf', *, image_size: Pixels | None = None
 ) -> arrays.ArrayDataset:
-  """Returns 1,797 gray images in [0, 1], with equal channels, by default one.
+  """Returns 1,797 gray images in [0, 1].
 
   `image_size` is the pixels per side; `None` is 8, the original.
   """
@@ -275,8 +272,7 @@ def digits(
       from selsync_jax.data.tfdata import augment  # Imports TensorFlow.
 
       image = augment.resize(image, image_size)
-    same = np.ones(channels or 1, np.float32)
-    return {'image': image * same, 'label': examples['label']}
+    return {'image': image, 'label': examples['label']}
 
   return arrays.ArrayDataset(
     'digits',
