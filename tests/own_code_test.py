@@ -211,7 +211,7 @@ WRONG = {
   'no such task': (
     [DATA.replace("'mine'", "'ours'"), MODEL],
     "config.data: 'ours' is not one of classification, language_modeling, "
-    'code_modeling, regression',
+    'regression',
   ),
   'another task': (
     [DATA.replace("'mine'", "'regression'"), MODEL],

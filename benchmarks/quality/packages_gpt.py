@@ -52,7 +52,7 @@ def package_text(*, bptt: int = 256):
   names = _names(folder)
   return data.from_arrays(
     **{split: _examples(folder, names, split, bptt) for split in MOST},
-    task='code_modeling',
+    task='language_modeling',
     num_classes=256,
     transform=lambda examples: {
       'inputs': np.int32(examples['tokens'][:, :-1]),

@@ -24,7 +24,7 @@ import optax
 
 from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError, Registry
-from selsync_jax.models import byte_text, token_weights
+from selsync_jax.models import token_weights
 from selsync_jax.models.token_weights import Batch
 from selsync_jax.models.token_weights import token_mean as token_mean
 
@@ -50,10 +50,6 @@ class Task(NamedTuple):
   derived_metrics: Derive = lambda means: {}
   units: Mapping[str, str] = types.MappingProxyType({})  # By metric.
   goal: Goal = Goal()
-  # `(outputs, batch) -> dict` of more arrays [batch], only at evaluations.
-  # Their names begin with `_`. They are not reported, but derived metrics may
-  # be functions of their means.
-  counted: Callable[[Any, Batch], dict[str, Array]] = lambda outputs, batch: {}
   # `outputs -> names` of metrics that follow from the outputs' shape, whatever
   # the model predicts. Evaluations skip them.
   certain: Callable[[Any], Sequence[str]] = lambda outputs: ()
@@ -100,12 +96,6 @@ def language_modeling(
   }
 
 
-def _code_counts(logits, batch):
-  """Returns the shares of tokens for `byte_text.scores`."""
-  counts = byte_text.counts(logits, batch['inputs'], batch['targets'])
-  return {name: token_mean(where, batch) for name, where in counts.items()}
-
-
 def _perplexity(means):
   return {'perplexity': jnp.exp(means['loss'])}
 
@@ -140,20 +130,6 @@ TASKS = Registry(
       _perplexity,
       units={'loss': 'nats per token', 'accuracy': 'share of tokens'},
       goal=Goal('perplexity', higher=('accuracy',)),
-      ids=('inputs', 'targets'),
-    ),
-    'code_modeling': Task(
-      'inputs',
-      language_modeling,
-      lambda means: _perplexity(means) | byte_text.scores(means),
-      units={
-        'loss': 'nats per byte',
-        'accuracy': 'share of bytes',
-        'brackets': 'share of closing brackets',
-        'indentation': "share of the bytes that end a line's indent, or not",
-      },
-      goal=Goal('perplexity', higher=('accuracy', 'brackets', 'indentation')),
-      counted=_code_counts,
       ids=('inputs', 'targets'),
     ),
     'regression': Task('features', regression, units={'loss': 'squared error'}),
@@ -281,9 +257,7 @@ def check_metrics(task: Task, outputs: Any, batch: Batch) -> list[str]:
         f'metric {name} is {value.dtype}{list(value.shape)}: must be a real '
         'number for each example'
       )
-  counted = jax.eval_shape(task.counted, outputs, batch)
-  every = [*values, *counted]
-  derived = derived_metrics(task, dict.fromkeys(every, np.float32(1)))
+  derived = derived_metrics(task, dict.fromkeys(values, np.float32(1)))
   if both := sorted(values.keys() & derived.keys()):
     raise ValueError(f'metrics and derived metrics both have {both[0]!r}')
   return [*values, *derived]
@@ -371,7 +345,7 @@ def dataset_metrics(task: Task, sums: Mapping[str, Any]) -> dict[str, float]:
   or if no token counts.
   """
   means = token_weights.means(sums)
-  numbers = {k: float(x) for k, x in means.items() if k[0] != '_'}
+  numbers = {k: float(x) for k, x in means.items()}
   numbers |= derived_metrics(task, means)
   if math.isnan(numbers['loss']) or not token_weights.weight(sums):
     return dict.fromkeys(numbers, math.nan)
@@ -407,7 +381,7 @@ def eval_metric_sums(
     sums = metric_sums(task, outputs, batch)
     for name in task.certain(outputs):
       del sums[name]
-    return sums | token_weights.sums(task.counted(outputs, batch), batch)
+    return sums
 
   return evaluate
 

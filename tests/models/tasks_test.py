@@ -113,45 +113,6 @@ def test_uniform_scores_have_the_vocabulary_size_as_perplexity():
   assert metrics['perplexity'] == pytest.approx(11)
 
 
-def test_brackets_and_indentation_are_counted_byte_by_byte():
-  rng = np.random.default_rng(0)
-  code = b'def f(x):\n  if x[1]:\n    return {\n      (1)}\n' * 3
-  tokens = np.frombuffer(code, np.uint8)[:120].reshape(4, 30).astype(np.int32)
-  batch = {'inputs': tokens[:, :-1], 'targets': tokens[:, 1:]}
-  batch['mask'] = np.array([True, True, False, True])
-  logits = rng.normal(size=(4, 29, 256)).astype(np.float32)
-  lucky = rng.random((4, 29, 1)) < 0.5
-  np.put_along_axis(
-    logits, batch['targets'][..., None], np.where(lucky, 9, -9), -1
-  )
-  task = tasks.TASKS['code_modeling']
-  arrays = jax.tree.map(jnp.asarray, batch)
-
-  class Known(nn.Module):
-    def __call__(self, x, *, train):
-      return jnp.asarray(logits)
-
-  sums = tasks.eval_metric_sums(Known(), task)({}, {}, arrays)
-  found = tasks.dataset_metrics(task, sums)
-  assert set(found) == {
-    *('loss', 'accuracy', 'perplexity', 'brackets', 'indentation')
-  }
-  brackets, indents = [], []
-  for row in np.flatnonzero(batch['mask']):
-    leads = False
-    for time, (before, target) in enumerate(
-      zip(batch['inputs'][row], batch['targets'][row], strict=True)
-    ):
-      guess = logits[row, time].argmax()
-      leads = before == ord('\n') or (leads and before == ord(' '))
-      if leads:
-        indents.append((guess == ord(' ')) == (target == ord(' ')))
-      if target in b')]}':
-        brackets.append(guess == target)
-  assert found['brackets'] == pytest.approx(np.mean(brackets))
-  assert found['indentation'] == pytest.approx(np.mean(indents))
-
-
 class Bigram(nn.Module):
   """A score for each pair of tokens."""
 
@@ -221,24 +182,6 @@ def test_tokens_outside_the_loss_mask_change_neither_scores_nor_gradient():
   loss = float(same['loss'])
   assert scores['loss'] == pytest.approx(loss, rel=1e-6)
   assert scores['perplexity'] == pytest.approx(math.exp(loss), rel=1e-5)
-
-
-def test_brackets_outside_the_loss_mask_are_not_counted():
-  code = np.frombuffer(b'f(x)[y]\n  {z}\n' * 2, np.uint8).reshape(2, -1)
-  batch = {'inputs': code[:, :-1], 'targets': code[:, 1:]}
-  batch = jax.tree.map(jnp.int32, batch) | {'mask': jnp.ones(2, bool)}
-  known = jax.nn.one_hot(np.where(code == ord(')'), 0, code)[:, 1:], 256)
-
-  class Known(nn.Module):
-    def __call__(self, x, *, train):
-      return known
-
-  task, found = tasks.TASKS['code_modeling'], []
-  for mask in (batch['targets'] > 0, batch['targets'] != ord(')')):
-    evaluate = tasks.eval_metric_sums(Known(), task)
-    sums = evaluate({}, {}, batch | {'loss_mask': mask})
-    found.append(tasks.dataset_metrics(task, sums)['brackets'])
-  assert found == pytest.approx([2 / 3, 1])
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def _of_bytes(
   """Returns a data set whose tokens are bytes; `examples` takes a split."""
   return arrays.ArrayDataset(
     name,
-    task='code_modeling',
+    task='language_modeling',
     num_classes=256,  # Bytes.
     order=TextStreams(),
     splits={split: examples(split) for split in protocol.SPLITS},
