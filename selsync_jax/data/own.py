@@ -7,12 +7,13 @@ from disk. Grain reads examples when a batch needs them.
 from collections.abc import Callable, Mapping
 import dataclasses
 import os
+import typing
 from typing import Any
 
 import numpy as np
 
-from selsync_jax.config import ConfigError
-from selsync_jax.data import arrays, checks, protocol
+from selsync_jax.config import config_errors, ConfigError
+from selsync_jax.data import arrays, checks, ids, protocol
 from selsync_jax.data.sources import DATASETS
 
 _Make = Callable[..., arrays.IndexedDataset]
@@ -48,6 +49,17 @@ def open_own(name: str, make: Callable[[], Any]) -> arrays.IndexedDataset:
     if dataset.train:
       dataset.train(one(), np.zeros(1, np.uint64))
   return dataclasses.replace(dataset, name=name)
+
+
+def checked(data: protocol.Data, check: ids.Check) -> protocol.Data:
+  """Checks some of a user's examples; returns data that check every batch."""
+  if check.inputs or check.targets:
+    dataset = typing.cast(arrays.IndexedDataset, data.dataset)
+    for split in dataset.splits:
+      for batch in dataset.trial(split):
+        with config_errors(f'data: {split}'):
+          check(batch)
+  return dataclasses.replace(data, inspect=check)
 
 
 def from_arrays(

@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Int64, Integer
 import numpy as np
 
-from selsync_jax.config import config_errors, RunError
+from selsync_jax.config import RunError
 from selsync_jax.data.assignment import Assignment
 from selsync_jax.data.ids import Check
 from selsync_jax.data.order import Order, Shuffled
@@ -98,11 +98,6 @@ class Dataset(abc.ABC):
   def mark(self, split: str) -> dict[str, Any]:
     """Returns checksums of examples that are spread over a split, for JSON."""
 
-  def trial(self, split: str) -> Iterator[Examples]:
-    """Yields batches to check before training, if they may be wrong."""
-    del split
-    return iter(())
-
   def check(self, assignment: Assignment, eval_batch_size: int) -> None:  # noqa: B027
     """Raises `ConfigError` if the workers cannot share the splits in batches.
 
@@ -144,19 +139,6 @@ class Data:
       except ValueError as error:
         raise RunError(f'config.data: {split}: {error}') from error
       yield batch
-
-  def check(self, eval_batch_size: int) -> None:
-    """Raises `ConfigError` if workers cannot share the splits in batches."""
-    self.dataset.check(self.assignment, eval_batch_size)
-
-  def checked(self, check: Check) -> 'Data':
-    """Checks some examples now; returns data that check every batch."""
-    if check.inputs or check.targets:
-      for split in self.dataset.splits:
-        for batch in self.dataset.trial(split):
-          with config_errors(f'data: {split}'):
-            check(batch)
-    return dataclasses.replace(self, inspect=check)
 
   @property
   def fingerprint(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import numpy as np
 import optax
 
 from selsync_jax.array_names import by_name
-from selsync_jax.config import ConfigError, Registry
+from selsync_jax.config import Registry
 from selsync_jax.models import token_weights
 from selsync_jax.models.token_weights import Batch
 from selsync_jax.models.token_weights import token_mean as token_mean
@@ -171,12 +171,6 @@ def register_task(
     return TASKS.register(example_metrics, task)
 
   return register
-
-
-def check_inputs(name: str, batch: Batch) -> None:
-  """Raises `ConfigError` if a batch lacks the inputs of a task."""
-  if (inputs := TASKS[name].inputs) not in batch:
-    raise ConfigError(lacks(name, inputs, batch))
 
 
 def lacks(name: str, array: str, batch: Batch) -> str:

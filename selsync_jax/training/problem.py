@@ -15,7 +15,7 @@ import optax
 from selsync_jax import models, optimizers, user_errors
 from selsync_jax.array_names import by_name
 from selsync_jax.config import config_errors, ConfigError, lookup
-from selsync_jax.data import Data, ids, open_data
+from selsync_jax.data import Data, ids, open_data, own
 from selsync_jax.data.protocol import Dataset, unchanged
 from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import loss_program, tasks
@@ -131,13 +131,13 @@ def create_problem(settings: Settings) -> Problem:
     batch_size=config.batch_size,
     seed=config.seed,
   )
-  data.check(config.eval.batch_size)
+  data.dataset.check(data.assignment, config.eval.batch_size)
   with config_errors('data'):
     task = lookup(tasks.TASKS, data.dataset.task)
     task = task._replace(prepare=data.dataset.prepare)
   if DATASETS.is_own(data.dataset.name):
     with DATASETS.errors(data.dataset.name, 'data'):
-      data = data.checked(_ids(data.dataset, task, config.model.name))
+      data = own.checked(data, _ids(data.dataset, task, config.model.name))
   per_epoch = data.assignment.steps_per_epoch
   steps = config.steps or _steps(config.epochs, per_epoch)
   learning_rate = _learning_rate(settings, per_epoch, steps)
@@ -146,9 +146,10 @@ def create_problem(settings: Settings) -> Problem:
   if skips:
     optimizer = optimizers.if_finite(optimizer)
   model = settings.model(data.dataset.num_classes)
-  with config_errors('model'):
-    tasks.check_inputs(data.dataset.task, data.example)
   with DATASETS.errors(data.dataset.name, 'data'):
+    if task.inputs not in data.example:
+      line = tasks.lacks(data.dataset.task, task.inputs, data.example)
+      raise ConfigError(line)
     jax.eval_shape(task.read, data.example)  # So that it fails early.
   problem = Problem(
     task=task,

@@ -85,10 +85,9 @@ def test_a_batch_that_would_leave_a_worker_without_an_example_is_refused(
   partition = make_partition(
     'seldp', shards.examples, WORKERS, 1, 0, contiguous=True
   )
-  how = reader(dataset)
-  uneven = how.assignment._replace(partition=partition, batch_size=1)
+  uneven = Assignment(partition, Shuffled(BLOCK), None, 1, SEED)
   with pytest.raises(ConfigError, match='a batch of 1: must be larger'):
-    next(Data(dataset, uneven).batches([0], 0, 3))
+    dataset.check(uneven, BATCH)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,6 @@ class Shards(NamedTuple):
     `decode(example, key)` turns a stored example, and 64 random bits as uint64,
     into an example of a batch. The assignment's order has blocks.
     """
-    _check(assignment)
     steps = assignment.partition.steps_per_chunk(assignment.batch_size)
 
     def stacked(*batches):
