@@ -108,7 +108,7 @@ FIELDS: Mapping[str, Field] = {
     'lockstep',
     Literal['lockstep', 'free'],
     '`lockstep`: all workers take every step; `free`: slower workers skip some '
-    'steps, on islands and in simulations, see islands.md.',
+    'steps, on islands, see islands.md.',
   ),
   'accumulate': _changeable(
     1,

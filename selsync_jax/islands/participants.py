@@ -39,7 +39,7 @@ class IslandParticipants(Participants):
     watch: measures how long this island's steps take.
   """
 
-  may_rest = measures_travel = True
+  are_islands = True
 
   def __init__(self, mapper: IslandMapper, rounds: Rounds):
     super().__init__(mapper, mapper.peers.agreement)

@@ -80,11 +80,7 @@ class LockstepLedger(VirtualLedger):
       flights = totals.clock.get('late', [])
       totals.clock['late'] = [[due, at] for due, at in flights if due is None]
     seconds, step = self._cluster.seconds, totals.steps - 1
-    examples = metrics.get('count', [1] * workers)  # 0 if it rests.
-    computed = [
-      t + (seconds(i, step) if examples[i] else 0.0)
-      for i, t in enumerate(ready)
-    ]
+    computed = [t + seconds(i, step) for i, t in enumerate(ready)]
     issued = self._issued(columns['synced'], metrics)
     late = [c for c in issued if c.late]
     issued = [c for c in issued if not c.late]

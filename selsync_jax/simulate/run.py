@@ -17,7 +17,6 @@ from selsync_jax.simulate.cluster import create_cluster, VirtualCluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.ledgers import AsynchronousLedger
 from selsync_jax.simulate.numerics import Numerics
-from selsync_jax.simulate.paced import Paced
 from selsync_jax.simulate.simulation import Use
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import setup, start
@@ -48,10 +47,6 @@ def simulate(
   settings = settings._replace(config=config)
   if settings.method is None:
     return _train_asynchronously(settings, workdir, restart, accept_changes)
-  participants = None
-  if config.pace == 'free':
-    delay = setup.draft(settings).averager.steps_late
-    participants = Paced(config.workers, _cluster(config), delay)
   return train_and_evaluate(
     settings,
     workdir,
@@ -60,7 +55,6 @@ def simulate(
     create_ledger=functools.partial(
       lockstep.create_ledger, cluster=config.virtual_cluster.to_dict()
     ),
-    participants=participants,
   )
 
 

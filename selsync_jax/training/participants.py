@@ -21,8 +21,8 @@ from selsync_jax.training.setup import draft, Setup
 class Participants:
   """The programs that run the workers: here the processes of one JAX world.
 
-  All of them take part in every step. Subclasses are for islands, which join
-  and leave, and for simulations, whose workers may rest.
+  All of them take part in every step. A subclass is for islands, which join,
+  leave, and may rest in some steps.
 
   Args:
     mapper: how the workers share the devices.
@@ -31,12 +31,11 @@ class Participants:
 
   Attributes:
     preemption: the context in which a signal asks all programs to stop.
-    may_rest: whether workers can keep their own pace.
-    measures_travel: whether the programs know how long an average travels.
+    are_islands: whether the programs are islands, which can keep their own pace
+      and measure how long an average travels.
   """
 
-  may_rest: ClassVar[bool] = False
-  measures_travel: ClassVar[bool] = False
+  are_islands: ClassVar[bool] = False
 
   def __init__(self, mapper: Mapper, agreement: Agreement | None = None):
     self.mapper = mapper
@@ -57,10 +56,13 @@ class Participants:
 
   def check(self, settings: Settings) -> None:
     """Raises `ConfigError` for settings that need other participants."""
-    if settings.config.pace == 'free' and not self.may_rest:
-      raise ConfigError("config.pace='free': is for islands and simulations")
-    needs_travel = draft(settings).trigger.traits.needs_travel
-    if needs_travel and not self.measures_travel:
+    if self.are_islands:
+      return
+    if settings.config.pace == 'free':
+      raise ConfigError(
+        "config.pace='free': is for islands; use selsync launch --islands"
+      )
+    if draft(settings).trigger.traits.needs_travel:
       raise ConfigError(
         'config.sync.link_share: is for islands, which measure how long an '
         'average travels'

@@ -89,31 +89,12 @@ def train(tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
   return train
 
 
-@pytest.fixture
-def simulated(data_dir, tmp_path):
-  """Trains such workers on a virtual cluster; returns the summary."""
-
-  def simulated(**fields):
-    config = short_runs.config(
-      *(data_dir, 'local_sgd'), workers=N, pace='free', **fields
-    )
-    config.virtual_cluster.update(
-      {'compute': 'factors', 'factors': (1.0, 2.0), 'step_seconds': 1.0}
-    )
-    with perceptron.registered():
-      return simulate(config, tmp_path / 'one')
-
-  return simulated
-
-
 LATE = {'sync__delay': {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('fields', [{}, LATE])
-def test_the_slower_one_rests_in_every_second_step(
-  fields, train, simulated, tmp_path
-):
+def test_the_slower_one_rests_in_every_second_step(fields, train, tmp_path):
   period, steps = 4, short_runs.STEPS
   each = train(sync__period=period, **fields)
   assert each[0]['test_loss'] == each[1]['test_loss']
@@ -136,17 +117,6 @@ def test_the_slower_one_rests_in_every_second_step(
   with perceptron.registered():
     compared = replay(tmp_path)
   assert compared['0'] == len(rounds.read(tmp_path / '0')) > 0
-  # A virtual cluster with these times does the same.
-  one, summary = tmp_path / 'one', simulated(sync__period=period, **fields)
-  rested = [np.isnan(row['relative_changes']) for row in short_runs.rows(one)]
-  np.testing.assert_array_equal(
-    rested, [np.isnan(row['relative_changes']) for row in rows]
-  )
-  whole = live_runs.arrays(one, steps)
-  for (name, x), (_, left), (_, right) in zip(whole, *ends, strict=True):
-    found = np.concatenate([left, right])
-    np.testing.assert_allclose(found, x, atol=2e-6, err_msg=name)
-  assert summary['virtual_seconds'] == 2 * read[1]
 
 
 @pytest.mark.slow
@@ -162,20 +132,6 @@ def test_a_run_that_was_stopped_goes_on_at_its_pace(train, tmp_path):
     again = live_runs.arrays(tmp_path / f'{i}', short_runs.STEPS)
     for (name, left), (_, right) in zip(whole[i], again, strict=True):
       np.testing.assert_array_equal(left, right, err_msg=name)
-
-
-@pytest.mark.slow
-def test_so_does_a_simulation(simulated, tmp_path):
-  fields = {'sync__period': 4, 'sync__delay': {'steps': 4}}
-  simulated(**fields)
-  last = short_runs.rows(tmp_path / 'one')[-4:]
-  assert any(np.isnan(row['relative_changes'][1]) for row in last)
-  whole = live_runs.arrays(tmp_path / 'one', short_runs.STEPS)
-  live_runs.go_back(tmp_path / 'one', 8)
-  simulated(**fields)
-  again = live_runs.arrays(tmp_path / 'one', short_runs.STEPS)
-  for (name, left), (_, right) in zip(whole, again, strict=True):
-    np.testing.assert_array_equal(left, right, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -256,16 +212,18 @@ def test_a_budget_follows_the_link_and_replay_repeats_it(
   assert compared['0'] == len(one)
 
 
-def test_workers_of_one_program_have_one_pace(data_dir, tmp_path):
+@pytest.mark.parametrize('command', [train_and_evaluate, simulate])
+def test_workers_of_one_program_have_one_pace(command, data_dir, tmp_path):
   """The error precedes any other work, such as reading checkpoints."""
   old = tmp_path / checkpoints.FOLDER / '1'
   (old / checkpoints.RECORD).parent.mkdir(parents=True)
   (old / checkpoints.RECORD).write_text('{"format": 1}')
   checkpoints.write_manifest(old)
   config = short_runs.config(data_dir, 'local_sgd', pace='free')
-  line = "pace='free': is for islands and simulations"
+  config.virtual_cluster.update(compute='constant', step_seconds=1.0)
+  line = "pace='free': is for islands; use selsync launch --islands"
   with perceptron.registered(), pytest.raises(ConfigError, match=line):
-    train_and_evaluate(config, tmp_path)
+    command(config, tmp_path)
 
 
 def test_a_plan_takes_no_island_out():
