@@ -27,7 +27,6 @@ from selsync_jax.config import (
   Index,
   NonNegative,
   Positive,
-  Probability,
   set_fields,
 )
 from selsync_jax.data import draws
@@ -139,20 +138,6 @@ def skewed(
   return seconds
 
 
-def outages(
-  base: Base, *, rate: Probability = 0.01, length: NonNegative = 5.0
-) -> Table:
-  """Stops random workers for some time.
-
-  Args:
-    rate: the probability of an outage at a worker's step, in [0, 1].
-    length: seconds of an outage.
-  """
-  return lambda worker, step: (
-    base.step_seconds + length * (base.uniform(worker, step) < rate)
-  )
-
-
 def trace(base: Base, *, trace: str) -> Table:
   """Reads measured times.
 
@@ -185,7 +170,7 @@ def trace(base: Base, *, trace: str) -> Table:
   return lambda worker, step: padded[np.minimum(step, len(rows)), worker]
 
 
-_KINDS = constant, factors, lognormal, delays, skewed, outages, trace
+_KINDS = constant, factors, lognormal, delays, skewed, trace
 COMPUTE: dict[str, Callable[..., Table]] = {f.__name__: f for f in _KINDS}
 
 

@@ -49,12 +49,6 @@ def test_skew_is_linear_and_rotates():
     np.testing.assert_allclose(many[step], 0.1 + np.roll(delays, -step))
 
 
-def test_outages_come_at_their_rate():
-  many = table(steps=2000, compute='outages', rate=0.05, length=5.0)
-  assert np.isclose(many, 5.1).mean() == pytest.approx(0.05, abs=0.01)
-  assert set(np.round(many.ravel(), 6)) == {0.1, 5.1}
-
-
 def test_a_trace_is_read_as_it_stands(tmp_path):
   path = tmp_path / 'trace.csv'
   path.write_text('0.1,0.2\n0.3,0.4\n')
@@ -100,7 +94,6 @@ def test_a_seed_fixes_all_draws():
     ),
     ({'compute': 'delays', 'delay': math.nan}, 'delay=nan: must be a finite'),
     ({'compute': 'skewed', 'low': 1.0, 'high': 0.5}, 'high=0.5: must be at'),
-    ({'compute': 'outages', 'rate': 2.0}, r'rate=2.0: must be in \[0, 1\]'),
     ({'compute': 'trace', 'trace': '/nowhere.csv'}, 'No such file'),
     (
       {'bandwidth': '0Gbit'},
