@@ -5,12 +5,8 @@ import contextlib
 import ctypes
 from importlib import metadata
 import os
-import re
-import resource
-import signal
 import socket
 import sys
-import warnings
 
 import jax
 
@@ -20,15 +16,9 @@ from selsync_jax.cluster.processes import Cluster
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import mappers
 
-# Needs of JAX, orbax and a small run: (limit, its flag, the least, its unit).
-_LIMITS = (
-  (resource.RLIMIT_NOFILE, 'n', 256, 1),
-  (resource.RLIMIT_AS, 'v', 4_000_000, 1024),
-)
 # From malloc.h, each with the largest value that the manual of mallopt allows.
 _TRIM_THRESHOLD = -1, 2**31 - 1
 _MMAP_THRESHOLD = -3, 32 * 2**20
-_PATIENCE = 30  # Seconds for the trial; a flag is refused within 0.1 s.
 
 
 def start(
@@ -47,21 +37,12 @@ def start(
   of it. A CPU gets virtual devices for the workers, if their mapper needs them.
 
   Raises:
-    ConfigError: if the shell allows too few open files or too little memory; if
-      XLA would abort this process for its flags; if there is no backend, as
-      with `JAX_PLATFORMS=cuda` without a GPU; if JAX has started on another
-      device; or if the processes cannot share the workers evenly.
+    ConfigError: if there is no backend, as with `JAX_PLATFORMS=cuda` without a
+      GPU; if JAX has started on another device; or if the processes cannot
+      share the workers evenly.
   """
   # jaxlib 0.10 hangs on a machine with few cores unless its pool is larger.
   os.environ.setdefault('PJRT_NPROC', '16')
-  _check_limits()
-  _check_flags()
-  if jax.config.jax_disable_jit:  # pyrefly: ignore
-    print(
-      'JAX_DISABLE_JIT is set: without compilation, steps are many times '
-      'slower',
-      file=sys.stderr,
-    )
   with contextlib.ExitStack() as stack:
     cluster = join()
     stack.push(cluster)
@@ -137,55 +118,6 @@ def keep_memory() -> None:
   mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: 0)
   mallopt(*_MMAP_THRESHOLD)
   mallopt(*_TRIM_THRESHOLD)
-
-
-def _check_limits() -> None:
-  """Raises soft limits that are too low; a low hard one is a `ConfigError`."""
-  for limit, flag, least, unit in _LIMITS:
-    soft, hard = resource.getrlimit(limit)
-    if soft == resource.RLIM_INFINITY or soft >= least * unit:
-      continue
-    try:
-      resource.setrlimit(limit, (least * unit, hard))
-    except (ValueError, OSError) as error:
-      raise ConfigError(
-        f'ulimit -{flag} {soft // unit}: must be at least {least} for JAX'
-      ) from error
-
-
-def _check_flags() -> None:
-  """Raises `ConfigError` if XLA would abort this process for its flags.
-
-  A child tries the flags, because the abort cannot be caught. This must happen
-  before JAX is used: a process may not fork later.
-  """
-  if not os.environ.get('XLA_FLAGS'):
-    return
-  source, sink = os.pipe()
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')  # About threads; ours hold no lock.
-    child = os.fork()
-  if not child:
-    _try_flags(sink)
-  os.close(sink)
-  with open(source, errors='replace') as errors:
-    text = errors.read()
-  _, status = os.waitpid(child, 0)
-  if text and status not in (0, signal.SIGALRM):
-    reason = re.search(r'\] (.*)', text) or re.search(r'(.*)', text)
-    raise ConfigError(f'XLA_FLAGS: {reason[1] if reason else text}')
-
-
-def _try_flags(sink: int) -> None:
-  """Starts JAX in the child, writes its errors to a pipe, and exits."""
-  signal.set_wakeup_fd(-1)  # It belongs to the parent.
-  signal.signal(signal.SIGALRM, signal.SIG_DFL)
-  signal.alarm(_PATIENCE)
-  os.dup2(sink, 2)
-  with contextlib.suppress(BaseException):
-    jax.config.update('jax_platforms', 'cpu')
-    jax.devices()
-  os._exit(0)
 
 
 def _start_backend(device: str) -> None:

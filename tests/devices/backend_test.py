@@ -10,7 +10,6 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import backend
 from tests.support import live_runs
-from tests.support.marks import slow
 
 ASKING = """
 import sys
@@ -47,17 +46,7 @@ def ask(device, **variables):
 @pytest.mark.parametrize(
   'variables, line',
   [
-    slow(*({'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'}, 'started')),
-    ({'XLA_FLAGS': '--xla_cpu_enable_fast_math=false'}, 'started'),
-    (
-      {'XLA_FLAGS': '--xla_cpu_enable_fast_mth=false'},
-      'XLA_FLAGS: Unknown flag in XLA_FLAGS: --xla_cpu_enable_fast_mth=false',
-    ),
-    (
-      {'XLA_FLAGS': '--xla_cpu_enable_fast_math=maybe'},
-      "XLA_FLAGS: Couldn't interpret value maybe for flag "
-      'xla_cpu_enable_fast_math.',
-    ),
+    ({'JAX_PLATFORMS': 'cpu'}, 'started'),
     (
       {'JAX_PLATFORMS': 'gpu3'},
       'JAX_PLATFORMS=gpu3: JAX cannot start: Unable to initialize backend ',
@@ -69,26 +58,6 @@ def test_jax_starts_or_says_in_one_line_why_not(variables, line):
   assert done.returncode == 0, done.stderr
   (said,) = done.stdout.splitlines()
   assert said.startswith(line)
-
-
-@pytest.mark.parametrize(
-  'limit, line',
-  [
-    ('-n 20', 'ulimit -n 20: must be at least 256 for JAX'),
-    ('-v 2000000', 'ulimit -v 2000000: must be at least 4000000 for JAX'),
-    slow('-Sn 20', 'started'),
-  ],
-)
-def test_a_shell_that_allows_too_little_is_named(limit, line):
-  python = f'ulimit {limit}; exec {sys.executable} "$@"'
-  asking = ('-c', python, 'sh', '-c', ASKING, 'auto')
-  done = live_runs.run('bash', *asking, env=os.environ | {'PJRT_NPROC': '2'})
-  assert done.stdout == f'{line}\n', done.stderr
-
-
-def test_a_run_without_compilation_is_reported():
-  done = ask('auto', JAX_DISABLE_JIT='1')
-  assert done.stderr.startswith('JAX_DISABLE_JIT is set: without compilation')
 
 
 def test_a_device_that_jax_has_not_started_on_is_refused():
@@ -133,19 +102,15 @@ def test_a_run_without_its_gpu_ends_before_it_has_a_folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'name, value',
-  [('XLA_FLAGS', '--xla_no_such_flag'), ('JAX_PLATFORMS', 'cuda')],
-)
-def test_a_run_without_jax_ends_before_it_has_a_folder(name, value, tmp_path):
+def test_a_run_without_jax_ends_before_it_has_a_folder(tmp_path):
   done = live_runs.run(
     *live_runs.command('selsync', 1, tmp_path / 'run'),
-    env=os.environ | {name: value},
+    env=os.environ | {'JAX_PLATFORMS': 'cuda'},
   )
   if done.returncode == 0:
-    pytest.skip(f'JAX starts with {name}={value} here')
+    pytest.skip('this machine has a GPU')
   assert done.returncode == 2
-  assert done.stderr.splitlines()[-1].startswith(f'train.py: {name}')
+  assert done.stderr.splitlines()[-1].startswith('train.py: JAX_PLATFORMS')
   assert 'Traceback' not in done.stderr
   assert not (tmp_path / 'run').exists()
 
