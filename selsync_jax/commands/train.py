@@ -130,7 +130,7 @@ def train(
   options = settings.config
   if processes.jax_is_used():
     backend.check(options.device)
-    backend.check_workers(options.mapper, options.workers, **options.mesh)
+    settings.mapper.check()
   else:
     backend.start(
       options.device,

@@ -65,15 +65,10 @@ def make_devices(
   """
   inside = data * fsdp
   devices = workers * inside
-  if inside == 1 and workers % processes:
-    raise ConfigError(
-      f'config.workers={workers}: must be a multiple of the number of '
-      f'processes, {processes}'
-    )
   if devices % processes or (workers % processes and processes % workers):
     raise ConfigError(
-      f'config.workers={workers}: {processes} processes cannot share workers '
-      f'of {inside} devices evenly'
+      f'config.workers={workers}: {processes} processes cannot evenly share '
+      f'{devices} devices, {inside} for each worker'
     )
   jax.config.update('jax_num_cpu_devices', devices // processes)
 
@@ -85,20 +80,6 @@ def check(device: str) -> None:
     raise ConfigError(
       f'config.device={device}: JAX has started on {started}: {_lacks(device)}'
     )
-
-
-def check_workers(mapper: str, workers: int, data: int, fsdp: int) -> None:
-  """Raises `ConfigError` if JAX has too few devices for the workers."""
-  try:
-    mappers.choose(mapper, workers, data, fsdp).check()
-  except ConfigError as error:
-    if jax.default_backend() != 'cpu':
-      raise
-    lack, *_ = str(error).split(';')
-    raise ConfigError(
-      f'{lack}, because this process used JAX before selsync_jax could give '
-      "the CPU more; pass fields={'mapper': 'auto'}, or call train first"
-    ) from error
 
 
 def memory() -> int:

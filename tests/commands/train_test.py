@@ -55,29 +55,21 @@ def test_train_in_python_returns_what_the_run_recorded(
 
 
 @pytest.mark.parametrize(
-  'fields, processes, start, end',
+  'fields, processes, line',
   [
-    ({}, 2, 'train: runs in a single process, and this is one of 2; ', ''),
-    ({'device': 'gpu'}, 1, 'config.device=gpu: JAX has started', ''),
-    (
-      {'workers': 17},
-      1,
-      'config.workers=17: mapper pmap needs one dev',
-      "pass fields={'mapper': 'auto'}, or call train first",
-    ),
+    ({}, 2, 'train: runs in a single process, and this is one of 2; '),
+    ({'device': 'gpu'}, 1, 'config.device=gpu: JAX has started'),
+    ({'workers': 17}, 1, 'config.workers=17: mapper pmap needs one device'),
   ],
 )
 def test_train_in_python_says_before_any_work_what_this_process_cannot_do(
-  fields, processes, start, end, tmp_path, monkeypatch
+  fields, processes, line, tmp_path, monkeypatch
 ):
   """This process has 16 devices."""
   monkeypatch.setattr(distributed.global_state, 'num_processes', processes)
   with pytest.raises(ConfigError) as error:
     ss.train('digits', tmp_path / 'run', fields=fields)
-  line = str(error.value)
-  assert line.startswith(start) and line.endswith(end)
-  why = 'because this process used JAX before selsync_jax could'
-  assert (why in line) == ('workers' in fields)
+  assert str(error.value).startswith(line)
   assert not (tmp_path / 'run').exists()
 
 
