@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from selsync_jax.configs import base
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout, mappers
 from selsync_jax.islands.behind import Behind
 from selsync_jax.islands.program import cut
 from selsync_jax.methods import METHODS
@@ -96,7 +96,7 @@ class Toy:
 def recorded(variant, optimizer, mapper):
   """One trajectory, shared by all tests that use it, and its trace count."""
   toy = Toy(variant, optimizer)
-  chosen = mappers.choose(mapper, N)
+  chosen = layout.choose(mapper, N)
   step = chosen.map_workers(toy.worker)
   state = chosen.replicate(lambda: toy.start)
   return types.SimpleNamespace(
@@ -247,7 +247,7 @@ def test_every_method_marked_slow_exists():
 def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):
   """The state goes through the host, like in a checkpoint."""
   run = recorded(variant, 'sgd', mapper)
-  half = mappers.choose(mapper, N).place(run.steps[9][0])
+  half = layout.choose(mapper, N).place(run.steps[9][0])
   again = run.toy.train(run.step, half, 10, start=10)
   jax.tree.map(np.testing.assert_array_equal, again, run.steps[10:20])
 

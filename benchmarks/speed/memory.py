@@ -20,7 +20,7 @@ import jax
 
 from benchmarks.table import report, Table
 from selsync_jax.devices.layout import Layout
-from selsync_jax.devices.mapper import abstract, split
+from selsync_jax.devices.mappers import abstract, split
 from tests.support import shapes, workloads
 
 EXAMPLES = 8

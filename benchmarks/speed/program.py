@@ -9,8 +9,8 @@ from jax.sharding import SingleDeviceSharding
 import numpy as np
 import optax
 
-from selsync_jax.devices import mappers
-from selsync_jax.devices.mapper import abstract, split
+from selsync_jax.devices import layout
+from selsync_jax.devices.mappers import abstract, needs_devices, split
 from selsync_jax.models import tasks
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.strategy import Strategy
@@ -63,7 +63,7 @@ def compile_program(
   variables = tasks.init(model, task, example, jax.random.key(0))
   one = init_state(*variables, strategy, optimizer)
   parameters = sum(leaf.size for leaf in jax.tree.leaves(one.params))
-  chosen = mappers.choose(mapper, count)
+  chosen = layout.choose(mapper, count)
   state, batches = (
     chosen.replicate(lambda tree=tree: tree) for tree in (one, batch)
   )
@@ -75,7 +75,7 @@ def compile_program(
   mapped = chosen.map_workers(create_step(model), donate=(0,))
   compiled = mapped.lower(state, batches).compile()
   compiled_in = time.perf_counter() - began
-  together = 1 if mappers.needs_devices(mapper) else count
+  together = 1 if needs_devices(mapper) else count
   shapes = (abstract(tree, together) for tree in (one, batch))
   return Program(
     step=compiled,

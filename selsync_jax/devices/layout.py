@@ -14,12 +14,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import keystr
 import numpy as np
 
-from selsync_jax.devices.mapper import (
+from selsync_jax.devices.mappers import (
   abstract,
   Donated,
   Function,
+  Map,
   Mapper,
+  Pmap,
   split,
+  Vmap,
 )
 from selsync_jax.devices.slices import Slices
 from selsync_jax.sync import worker_mesh
@@ -143,6 +146,22 @@ class Layout(Slices, Mapper):
     """Raises `ConfigError` if the devices cannot hold the workers."""
     super().check()
     _ = self.mesh  # Raises if a process has too few devices.
+
+
+def choose(name: str, workers: int, data: int = 1, fsdp: int = 1) -> Mapper:
+  """Returns the mapper of a name, or the fastest mapper here for `auto`.
+
+  With enough devices, `auto` gives each worker its own. Otherwise `map` is
+  faster on a CPU (`python -m benchmarks.speed.mappers`). Only `mesh` has `data`
+  and `fsdp`, see `Layout`.
+  """
+  if name == Layout.name:
+    return Layout(workers, data, fsdp)
+  if name != 'auto':
+    return {mapper.name: mapper for mapper in (Pmap, Vmap, Map)}[name](workers)
+  if jax.process_count() > 1 or jax.device_count() >= workers:
+    return Pmap(workers)
+  return Map(workers) if jax.default_backend() == 'cpu' else Vmap(workers)
 
 
 def _note_if_batched(found: dict[str, bool], path: Any, x: Any) -> Any:

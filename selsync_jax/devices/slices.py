@@ -12,7 +12,7 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
-from selsync_jax.devices.mapper import Function
+from selsync_jax.devices.mappers import Function
 from selsync_jax.sync import worker_mesh
 from selsync_jax.sync.worker_mesh import AXIS
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
-from selsync_jax.devices.mapper import Donated, Function, Mapper
+from selsync_jax.devices.mappers import Donated, Function, Mapper
 from selsync_jax.devices.slices import ONE, Slices
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import complete, cut, Form

@@ -12,7 +12,7 @@ from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
 from selsync_jax.data.pace import Watch
 from selsync_jax.data.protocol import Batch, Data
-from selsync_jax.devices.mapper import Function
+from selsync_jax.devices.mappers import Function
 from selsync_jax.islands import resuming
 from selsync_jax.islands.behind import Behind, steps_of_travel
 from selsync_jax.islands.mapper import IslandMapper

@@ -21,8 +21,7 @@ import numpy as np
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
-from selsync_jax.devices import mappers
-from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.mappers import Mapper, Vmap
 from selsync_jax.devices.slices import Slices
 from selsync_jax.fields import completed, may_change
 from selsync_jax.islands import rounds
@@ -112,7 +111,7 @@ def _setup(
           f'config.{field} is {here!r} in one, and {there!r} in the other'
         )
   recorded = settings.recorded(workdirs[first])
-  setup = create_setup(recorded, mappers.Vmap(workers))
+  setup = create_setup(recorded, Vmap(workers))
   fingerprint.check(workdirs[first], setup.problem.fingerprint, accept=False)
   return setup
 

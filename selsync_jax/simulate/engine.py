@@ -8,7 +8,7 @@ import numpy as np
 import simpy
 
 from selsync_jax.config import RunError
-from selsync_jax.devices.mapper import abstract
+from selsync_jax.devices.mappers import abstract
 from selsync_jax.simulate import numerics
 from selsync_jax.simulate.algebra import Algebra
 from selsync_jax.simulate.cluster import VirtualCluster

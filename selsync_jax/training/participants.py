@@ -12,7 +12,7 @@ from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.preemption import Preemption
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.data.protocol import Batch, Data
-from selsync_jax.devices.mapper import Function, Mapper
+from selsync_jax.devices.mappers import Function, Mapper
 from selsync_jax.runs import checkpoints
 from selsync_jax.training.settings import Settings
 from selsync_jax.training.setup import draft, Setup

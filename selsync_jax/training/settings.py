@@ -22,8 +22,8 @@ from selsync_jax.config import (
   unflattened,
 )
 from selsync_jax.data import bind_data, BoundData
-from selsync_jax.devices import mappers
-from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices import layout
+from selsync_jax.devices.mappers import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.runs import records, source, writers
 
@@ -63,7 +63,7 @@ class Settings(NamedTuple):
   def mapper(self) -> Mapper:
     """The mapper that the config names, for the devices of this process."""
     config = self.config
-    return mappers.choose(config.mapper, config.workers, **config.mesh)
+    return layout.choose(config.mapper, config.workers, **config.mesh)
 
   @property
   def fields(self) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import numpy as np
 
 from selsync_jax.array_names import by_name
 from selsync_jax.config import config_errors, ConfigError
-from selsync_jax.devices import mappers
-from selsync_jax.devices.mapper import abstract, Mapper
+from selsync_jax.devices.mappers import abstract, Mapper, Vmap
 from selsync_jax.methods import Context, METHODS
 from selsync_jax.models import tasks
 from selsync_jax.runs.ledger import Ledger, Totals
@@ -115,7 +114,7 @@ class Setup:
       ),
       problem.data.example,
     )
-    alone = dataclasses.replace(self, mapper=mappers.Vmap(workers))
+    alone = dataclasses.replace(self, mapper=Vmap(workers))
     shapes = abstract(self.shapes, workers), abstract(batch, workers)
     return jax.jit(alone.train_step()).lower(*shapes).as_text()
 

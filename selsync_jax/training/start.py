@@ -17,7 +17,7 @@ import numpy as np
 from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays, backend
-from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.mappers import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.optimizers import move_schedules
 from selsync_jax.runs.ledger import refuse_unequal, Totals

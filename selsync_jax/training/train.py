@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.devices.mapper import Function
+from selsync_jax.devices.mappers import Function
 from selsync_jax.runs import records
 from selsync_jax.runs.ledger import Ledger, Totals
 from selsync_jax.runs.store import Store

@@ -14,8 +14,8 @@ from selsync_jax.devices import layout, mappers
 def test_too_few_accelerators_are_reported_with_a_way_out():
   with pytest.raises(ConfigError, match=r'config.workers=17: .*mapper=auto'):
     mappers.Pmap(17).check()
-  mappers.choose('auto', 17).check()
-  assert [mappers.choose('auto', n).name for n in (16, 17)] == ['pmap', 'map']
+  layout.choose('auto', 17).check()
+  assert [layout.choose('auto', n).name for n in (16, 17)] == ['pmap', 'map']
 
 
 def test_a_worker_of_several_devices_finds_them_all_or_is_refused():

@@ -14,7 +14,7 @@ import pytest
 
 from selsync_jax.cluster import processes
 from selsync_jax.config import RunError
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout, mappers
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import CheckpointError, Checkpoints
 from selsync_jax.runs.ledger import Totals
@@ -53,12 +53,12 @@ def saved(tmp_path, mapper):
   """A workdir with one checkpoint, and the state in it."""
   state = mappers.Vmap(WORKERS).stack(worker_state())
   state['w'] = state['w'] + np.arange(WORKERS, dtype=np.float32)[:, None]
-  save(tmp_path, mappers.choose(mapper, WORKERS).place(state))
+  save(tmp_path, layout.choose(mapper, WORKERS).place(state))
   return tmp_path, state
 
 
 def restored(workdir, mapper):
-  like = mappers.choose(mapper, WORKERS).abstract(worker_state())
+  like = layout.choose(mapper, WORKERS).abstract(worker_state())
   with opened(workdir) as saver:
     return saver.restore(like)
 
@@ -74,7 +74,7 @@ def test_every_worker_gets_its_own_state_back(saved, mapper):
 
 def test_restored_state_lies_where_the_results_of_a_step_lie(saved, mapper):
   workdir, _ = saved
-  placed = mappers.choose(mapper, WORKERS).replicate(worker_state)
+  placed = layout.choose(mapper, WORKERS).replicate(worker_state)
   for name, array in restored(workdir, mapper).items():
     assert array.sharding == placed[name].sharding
 
@@ -85,7 +85,7 @@ def test_a_step_on_restored_state_is_compiled_once(saved, mapper, caplog):
   def add_one(state):
     return jax.tree.map(lambda x: x + 1, state)
 
-  step = mappers.choose(mapper, WORKERS).map_workers(add_one, donate=(0,))
+  step = layout.choose(mapper, WORKERS).map_workers(add_one, donate=(0,))
   state = restored(workdir, mapper)
   with jax.log_compiles():
     for _ in range(3):
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_another_model_is_refused(
   saved, mapper, to, edited, words
 ):
   workdir, _ = saved
-  made, state = mappers.choose(mapper, WORKERS), worker_state() | edited
+  made, state = layout.choose(mapper, WORKERS), worker_state() | edited
   like = {
     'devices': made.abstract(state),
     'host': made.abstract_saved(state, WORKERS),

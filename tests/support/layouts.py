@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from selsync_jax.devices.layout import Layout
-from selsync_jax.devices.mapper import Mapper
+from selsync_jax.devices.mappers import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.training.step import init_state, train_step
 from tests.support import compositions, programs

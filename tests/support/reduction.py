@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout
 
 
 def run(reducer, grads, mapper='vmap'):
@@ -20,6 +20,6 @@ def run(reducer, grads, mapper='vmap'):
   def swapped(tree):
     return jax.tree.map(lambda x: np.swapaxes(x, 0, 1), tree)
 
-  chosen = mappers.choose(mapper, jax.tree.leaves(grads)[0].shape[1])
+  chosen = layout.choose(mapper, jax.tree.leaves(grads)[0].shape[1])
   results = chosen.map_workers(worker)(swapped(grads))
   return swapped(jax.device_get(results))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout
 from selsync_jax.sync.agreement import typed_as
 
 
@@ -15,7 +15,7 @@ def run(averager, start, moves, mapper='vmap', sync=None):
     averager: the averager of the synchronizations.
     start: initial value of all workers.
     moves: each worker's change at each step, [steps, workers, ...].
-    mapper: see `mappers.choose`.
+    mapper: see `layout.choose`.
     sync: the steps that synchronize, [steps]; by default, all.
   """
   steps, workers = jax.tree.leaves(moves)[0].shape[:2]
@@ -34,6 +34,6 @@ def run(averager, start, moves, mapper='vmap', sync=None):
     return jax.lax.scan(body, carry, (moves, sync))[1]
 
   moves = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), moves)
-  chosen = mappers.choose(mapper, workers)
+  chosen = layout.choose(mapper, workers)
   results = jax.device_get(chosen.map_workers(worker)(moves))
   return jax.tree.map(lambda x: np.swapaxes(x, 0, 1), results)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.training.step import init_state, train_step
 
@@ -19,7 +19,7 @@ def run(tx, grads, mapper='vmap'):
 
     return jax.lax.scan(step, tx.init(grads[0]), grads)[1]
 
-  chosen = mappers.choose(mapper, grads.shape[1])
+  chosen = layout.choose(mapper, grads.shape[1])
   states = chosen.map_workers(worker)(jnp.swapaxes(grads, 0, 1))
   states = jax.tree.map(lambda x: np.swapaxes(x, 0, 1), jax.device_get(states))
   return [jax.tree.map(lambda x, i=i: x[i], states) for i in range(len(grads))]

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout
 
 
 def test_the_consensus_is_the_mean_of_floats_and_leaves_counters(mapper):
@@ -20,7 +20,7 @@ def test_the_consensus_is_the_mean_of_floats_and_leaves_counters(mapper):
     'count': jnp.array([1, 2, 3, 4]),
     'empty': {},
   }
-  mean = mappers.choose(mapper, 4).map_workers(ss.consensus)(tree)
+  mean = layout.choose(mapper, 4).map_workers(ss.consensus)(tree)
   assert jax.tree.map(lambda x: (x.shape, x.dtype), mean) == jax.tree.map(
     lambda x: (x.shape, x.dtype), tree
   )
@@ -33,7 +33,7 @@ def test_the_consensus_is_the_mean_of_floats_and_leaves_counters(mapper):
 def test_a_consensus_over_some_ignores_the_others_even_if_not_finite(mapper):
   tree = (jnp.array([1.0, np.nan, 3.0, np.inf]), jnp.ones((4, 2)))
   where = jnp.array([True, False, True, False])
-  mean = mappers.choose(mapper, 4).map_workers(
+  mean = layout.choose(mapper, 4).map_workers(
     lambda tree, where: ss.consensus(tree, where=where, count=2)
   )(tree, where)
   np.testing.assert_array_equal(mean[0], [2.0] * 4)

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout
 from tests.support.blocks import rows_of, shard_map
 from tests.support.marks import slow
 
@@ -24,7 +24,7 @@ def train(tx, calls, mapper='vmap'):
     sync = ss.decision(state)
     return ss.synchronize(sync, w), state, sync
 
-  chosen = mappers.choose(mapper, 4)
+  chosen = layout.choose(mapper, 4)
   w = jnp.zeros_like(GRADS)
   state, step = chosen.map_workers(tx.init)(w), chosen.map_workers(step)
   for i in range(calls):

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout
 from selsync_jax.sync.fda import sketch, squared_norm
 
 DRAWS, WORKERS, SIZE = 1000, 4, 60
@@ -135,7 +135,7 @@ def train(tx, targets, mapper, steps=24, optimizer=None):
     return jax.lax.scan(step, (w, chain.init(w)), length=steps)[1]
 
   carry_target = None
-  chosen = mappers.choose(mapper, len(targets))
+  chosen = layout.choose(mapper, len(targets))
   return jax.device_get(chosen.map_workers(worker)(targets))
 
 

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout
 from tests.support.trajectory import reference, run
 
 
@@ -129,7 +129,7 @@ def train(tx, aggregate, w, x, y, mapper='pmap'):
     w = optax.apply_updates(w, updates)
     return aggregate(w, state), state
 
-  chosen = mappers.choose(mapper, len(w))
+  chosen = layout.choose(mapper, len(w))
   step, state = chosen.map_workers(step), chosen.map_workers(tx.init)(w)
   trace = []
   for i in range(len(x)):
@@ -182,7 +182,7 @@ def test_workers_are_bit_identical_after_a_vote_and_differ_otherwise(mapper):
     updates, state = tx.update(jax.grad(loss)(w, x, y), state, w)
     return synchronized(optax.apply_updates(w, updates), state), state
 
-  chosen = mappers.choose(mapper, len(w))
+  chosen = layout.choose(mapper, len(w))
   step, state = chosen.map_workers(step), chosen.map_workers(tx.init)(w)
   for i in range(len(x)):
     w, state = step(w, state, x[i], y[i])

@@ -13,8 +13,7 @@ import optax
 import pytest
 
 from selsync_jax.devices.layout import Layout
-from selsync_jax.devices.mapper import abstract
-from selsync_jax.devices.mappers import Pmap
+from selsync_jax.devices.mappers import abstract, Pmap
 from selsync_jax.training.step import init_state
 from tests.support import compositions, layouts, shapes
 from tests.support.marks import slow_but

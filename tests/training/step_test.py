@@ -13,7 +13,7 @@ import pytest
 import selsync_jax as ss
 from selsync_jax import models
 from selsync_jax.config import ConfigError
-from selsync_jax.devices import mappers
+from selsync_jax.devices import layout
 from selsync_jax.models import tasks
 from selsync_jax.training.gradient import gradient
 from selsync_jax.training.step import init_state, train_step
@@ -82,7 +82,7 @@ class Run:
       self.traces += 1
       return loss(*args)
 
-    self.mapper = mappers.choose(mapper, N, **mesh)
+    self.mapper = layout.choose(mapper, N, **mesh)
     step = train_step(
       counted,
       strategy,
@@ -126,7 +126,7 @@ def test_pmap_and_vmap_of_a_dense_model_agree_bit_for_bit():
   states, flags = [], []
   for mapper in ('pmap', 'vmap'):
     step = train_step(dense_loss, strategy, optimizer, seed=0)
-    chosen = mappers.choose(mapper, N)
+    chosen = layout.choose(mapper, N)
     step, state = chosen.map_workers(step), chosen.replicate(lambda: start)
     for i in range(20):
       state, metrics = step(state, (x[i], y[i]))
