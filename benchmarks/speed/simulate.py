@@ -25,6 +25,7 @@ from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.cluster import create_cluster, VirtualCluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
+from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
 from selsync_jax.training.settings import check
@@ -65,7 +66,9 @@ def simulated_times(
 ) -> Any:
   """Yields the seconds of equally many gradients; the first are not counted."""
   size = nbytes(setup.problem.shapes)
-  engine = Engine(asynchronous.create_method(method), cluster, size, numerics)
+  engine = Engine(
+    asynchronous.create_method(method), Simulation(cluster, size, numerics)
+  )
   for k in range(rounds + 1):
     began = time.perf_counter()
     uses = engine.advance((k + 1) * steps * setup.mapper.workers)

@@ -15,6 +15,7 @@ import weakref
 import jax
 import numpy as np
 
+from selsync_jax.devices.mappers import abstract
 from selsync_jax.simulate import numerics
 from selsync_jax.simulate.numerics import Numerics, Tree
 
@@ -168,6 +169,13 @@ class Algebra:
     }
     return arrays, {k: [v.index for v in values] for k, values in kinds.items()}
 
+  def like(self, indices: Mapping[str, Sequence[int]]) -> dict[str, Tree]:
+    """Returns the shapes of the arrays that were saved with the indices."""
+    return {
+      kind: abstract(self._compute.shapes[kind], len(saved))
+      for kind, saved in indices.items()
+    }
+
   def restore(
     self, arrays: Mapping[str, Tree], indices: Mapping[str, Sequence[int]]
   ) -> None:
@@ -178,6 +186,26 @@ class Algebra:
           tree = jax.tree.map(lambda x, row=row: x[row], arrays[kind])
           self._live[index].fulfil(tree)
     self.computes = True
+
+
+class OuterStep:
+  """DiLoCo's outer optimizer on parameters of kind `shared`.
+
+  It is `optax.sgd` with Nesterov momentum. Its momentum is a value like the
+  parameters, so that a checkpoint holds both.
+  """
+
+  def __init__(self, algebra: Algebra, rate: float, momentum: float):
+    self._algebra, self._rate, self._decay = algebra, rate, momentum
+    self._momentum: list[Value] = []  # Empty before the first step.
+
+  def __call__(self, value: Value, gradient: Value) -> Value:
+    """Returns the parameters after a step."""
+    linear = self._algebra.linear
+    weights = [self._decay, 1.0][-1 - len(self._momentum) :]
+    self._momentum = [linear(weights, [*self._momentum, gradient])]
+    weights = [1.0, -self._rate * self._decay, -self._rate]
+    return linear(weights, [value, *self._momentum, gradient])
 
 
 def _grads(tree: Any) -> Tree:

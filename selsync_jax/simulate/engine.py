@@ -8,34 +8,19 @@ import numpy as np
 import simpy
 
 from selsync_jax.config import RunError
-from selsync_jax.devices.mappers import abstract
 from selsync_jax.simulate import numerics
-from selsync_jax.simulate.algebra import Algebra
-from selsync_jax.simulate.cluster import VirtualCluster
 from selsync_jax.simulate.simulation import Asynchronous, Simulation, Span, Use
 
 
 class Engine:
-  """Runs an asynchronous method, which starts the processes, on a cluster.
+  """Runs an asynchronous method, which starts the processes of a simulation.
 
-  `nbytes` is the size of parameters and batch statistics. Without `compute`,
-  only the clock runs, and no arrays are computed. `seed` is for the method's
-  draws. A worker sends `injected` bytes of examples at each step. It raises
-  `ConfigError` if a field of the method does not fit the cluster.
+  It raises `ConfigError` if a field of the method does not fit the cluster.
   """
 
-  def __init__(
-    self,
-    method: Asynchronous,
-    cluster: VirtualCluster,
-    nbytes: float,
-    compute: numerics.Numerics | None = None,
-    seed: int = 0,
-    injected: float = 0.0,
-  ):
-    self._compute, self._algebra = compute, Algebra(compute)
-    self.sim = Simulation(cluster, nbytes, self._algebra, seed, injected)
-    self._models = method(self.sim)
+  def __init__(self, method: Asynchronous, sim: Simulation):
+    self.sim, self._algebra = sim, sim.algebra
+    self._models = method(sim)
     self.uses = 0  # Returned so far by `advance`.
 
   def advance(self, uses: int) -> list[Use]:
@@ -84,11 +69,7 @@ class Engine:
 
   def like(self, record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the shapes of the arrays that were saved with a record."""
-    assert self._compute is not None
-    return {
-      kind: abstract(self._compute.shapes[kind], len(indices))
-      for kind, indices in record['indices'].items()
-    }
+    return self._algebra.like(record['indices'])
 
   def resume(
     self, arrays: Mapping[str, Any], record: Mapping[str, Any]

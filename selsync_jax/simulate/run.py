@@ -17,7 +17,7 @@ from selsync_jax.simulate.cluster import create_cluster, VirtualCluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.ledgers import AsynchronousLedger
 from selsync_jax.simulate.numerics import Numerics
-from selsync_jax.simulate.simulation import Use
+from selsync_jax.simulate.simulation import Simulation, Use
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import setup, start
 from selsync_jax.training.evaluation import Evaluator
@@ -88,9 +88,8 @@ def refuse(settings: Settings) -> None:
         f'config.{field}={config[field]!r}: must be {only} because '
         f'{config.sync.method} is asynchronous'
       )
-  Engine(
-    asynchronous.create_method(**config.sync.to_dict()), cluster, nbytes=0.0
-  )
+  method = asynchronous.create_method(**config.sync.to_dict())
+  method(Simulation(cluster, nbytes=0.0))
 
 
 def _train_asynchronously(
@@ -112,10 +111,9 @@ def _train_asynchronously(
   alone = Participants(Vmap(config.workers))
   cluster = _cluster(config, problem.steps)
   numerics = Numerics(problem, config.optimizer.to_dict())
-  engine = Engine(
-    *(method, cluster, nbytes(problem.shapes), numerics, problem.seed),
-    injected=problem.data.injected_bytes_per_step,
-  )
+  injected, size = problem.data.injected_bytes_per_step, nbytes(problem.shapes)
+  sim = Simulation(cluster, size, numerics, problem.seed, injected)
+  engine = Engine(method, sim)
   totals = start.totals(problem, alone.mapper, store.record)
   ledger = AsynchronousLedger(totals, problem, config.workers)
   found = problem.fingerprint | cluster.files

@@ -18,6 +18,7 @@ from simpy.events import EventPriority, NORMAL
 from selsync_jax.data import draws
 from selsync_jax.simulate.algebra import Algebra, Value
 from selsync_jax.simulate.cluster import VirtualCluster
+from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.sync.traffic import Collective
 
 _STREAM = 0x51  # Makes these draws independent of all others of a seed.
@@ -88,7 +89,8 @@ class Signal:
 class Simulation:
   """A cluster that trains on a virtual clock.
 
-  A message has `nbytes`: the parameters and batch statistics. `seed` is for
+  A message has `nbytes`: the parameters and batch statistics. Without
+  `compute`, only the clock runs, and no arrays are computed. `seed` is for
   `draws`. Before a step, a worker waits for the exchange of `injected` bytes of
   examples, which the ledger counts.
   """
@@ -97,12 +99,13 @@ class Simulation:
     self,
     cluster: VirtualCluster,
     nbytes: float,
-    algebra: Algebra,
-    seed: int,
+    compute: Numerics | None = None,
+    seed: int = 0,
     injected: float = 0.0,
   ):
     self.env = simpy.Environment()
-    self.algebra, self.network, self.nbytes = algebra, cluster.network, nbytes
+    self.algebra, self.nbytes = Algebra(compute), nbytes
+    self.network = cluster.network
     self.workers = cluster.network.workers
     self.steps = [0] * self.workers  # Gradients begun, by worker.
     self.versions = [0] * self.workers  # The model's version, by worker.

@@ -12,6 +12,7 @@ from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.asynchronous.server import controller
 from selsync_jax.simulate.asynchronous.wagma import butterfly
 from selsync_jax.simulate.engine import Engine
+from selsync_jax.simulate.simulation import Simulation
 from tests.support import small
 
 ALL = [
@@ -332,6 +333,6 @@ def test_a_deadlock_is_one_line():
     sim.env.process(worker())
     return list
 
-  engine = Engine(method, small.cluster(), small.NBYTES)
+  engine = Engine(method, Simulation(small.cluster(), small.NBYTES))
   with pytest.raises(RunError, match='all workers wait for each other'):
     engine.advance(1)

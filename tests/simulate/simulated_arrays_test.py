@@ -13,6 +13,7 @@ from selsync_jax.simulate.asynchronous.partial import (
   train_with,
 )
 from selsync_jax.simulate.engine import Engine
+from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training import start
 from tests.support import small
@@ -161,7 +162,7 @@ def test_no_gradient_is_lost_in_a_partial_all_reduce():
   # A round takes longer than a step, so some gradients arrive during it.
   where = small.cluster(compute='lognormal', sigma=0.5, latency='30ms')
   size = nbytes(small.setup().problem.shapes)
-  engine = Engine(method, where, size, small.numerics())
+  engine = Engine(method, Simulation(where, size, small.numerics()))
   uses = engine.advance(100)
   held = [g for gradients in reductions[0].held for g in gradients]
   queued = engine.sim.uses  # Used in the same round, not yet returned.
@@ -184,7 +185,7 @@ def test_a_clock_alone_has_the_times_and_no_arrays():
   uses = small.train('asp', **UNEQUAL).advance(TOTAL)
   make = asynchronous.create_method('asp')
   size = nbytes(small.setup().problem.shapes)
-  alone = Engine(make, small.cluster(**UNEQUAL), size)
+  alone = Engine(make, Simulation(small.cluster(**UNEQUAL), size))
   timed = alone.advance(TOTAL)
   assert [use.seconds for use in timed] == [use.seconds for use in uses]
   assert all(use.metrics.tree is None for use in timed)

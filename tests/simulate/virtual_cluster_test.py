@@ -7,7 +7,7 @@ import pytest
 
 from selsync_jax.config import ConfigError
 from selsync_jax.simulate import asynchronous
-from selsync_jax.simulate.engine import Engine
+from selsync_jax.simulate.simulation import Simulation
 from tests.support import small
 
 
@@ -162,9 +162,6 @@ def test_a_trace_that_a_fast_worker_outruns_is_one_line(tmp_path):
   ],
 )
 def test_a_method_refuses_what_it_cannot_do(method, fields, workers, line):
+  sim = Simulation(small.cluster(workers=workers), small.NBYTES)
   with pytest.raises((ValueError, ConfigError), match=line):
-    Engine(
-      asynchronous.create_method(method, **fields),
-      small.cluster(workers=workers),
-      small.NBYTES,
-    )
+    asynchronous.create_method(method, **fields)(sim)

@@ -7,6 +7,7 @@ from selsync_jax.simulate import asynchronous
 from selsync_jax.simulate.cluster import create_cluster
 from selsync_jax.simulate.engine import Engine
 from selsync_jax.simulate.numerics import Numerics
+from selsync_jax.simulate.simulation import Simulation
 from selsync_jax.sync.traffic import nbytes
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
@@ -58,16 +59,12 @@ def numerics(width=None, plain=False):
 
 def train(method, seed=0, width=None, plain=False, fields=(), **where):
   """An engine that computes; `where` is the cluster."""
-  return Engine(
-    asynchronous.create_method(method, **dict(fields)),
-    cluster(**where),
-    nbytes(setup().problem.shapes),
-    numerics(width, plain),
-    seed,
-  )
+  size, compute = nbytes(setup().problem.shapes), numerics(width, plain)
+  sim = Simulation(cluster(**where), size, compute, seed)
+  return Engine(asynchronous.create_method(method, **dict(fields)), sim)
 
 
 def clock(method, seed=0, fields=(), injected=0.0, **where):
   """An engine that runs the clock alone."""
-  make = asynchronous.create_method(method, **dict(fields))
-  return Engine(make, cluster(**where), NBYTES, None, seed, injected)
+  sim = Simulation(cluster(**where), NBYTES, None, seed, injected)
+  return Engine(asynchronous.create_method(method, **dict(fields)), sim)

@@ -21,8 +21,7 @@ References:
 import simpy
 
 from selsync_jax.config import Count, NonNegative, Positive, Share
-from selsync_jax.simulate.algebra import Value
-from selsync_jax.simulate.outer import OuterStep
+from selsync_jax.simulate.algebra import OuterStep, Value
 from selsync_jax.simulate.simulation import (
   Model,
   Models,

@@ -7,8 +7,8 @@ References:
 """
 
 from selsync_jax.config import Positive, Share
+from selsync_jax.simulate.algebra import OuterStep
 from selsync_jax.simulate.meeting import Meeting, shared_by
-from selsync_jax.simulate.outer import OuterStep
 from selsync_jax.simulate.simulation import Model, Models, Simulation
 
 _ROUNDING = 1e-9  # Eight times 0.1 seconds, added, are less than 0.8.
