@@ -6,6 +6,7 @@ of all workers, and a process holds the parts on its devices. The mapper `mesh`
 and checkpoints use global arrays. With one process, both are the same.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -81,19 +82,28 @@ def _within_processes(array: Any) -> Any:
 def gather(tree: Any, workers: int) -> Any:
   """Gathers host arrays [..., local workers] to [..., workers].
 
-  All leaves are sent in one exchange, as bytes: on a slow network, the number
-  of exchanges determines the time. A worker may span several processes.
+  A worker may span several processes.
   """
   if jax.process_count() == 1:
     return tree
+  once = max(1, jax.process_count() // workers)
+  joined = exchanged(tree, multihost_utils.process_allgather)
+  return jax.tree.map(lambda x: x[..., ::once], joined)
+
+
+def exchanged(tree: Any, exchange: Callable[[np.ndarray], Any]) -> Any:
+  """Joins host arrays of all programs, of equal shapes, along the last axis.
+
+  `exchange` gathers a row of bytes of each program. It is called once, because
+  on a slow network the number of exchanges determines the time.
+  """
   leaves, structure = jax.tree.flatten(tree)
   fields = [(str(i), x.dtype, x.shape) for i, x in enumerate(leaves)]
   own = np.frombuffer(b''.join(x.tobytes() for x in leaves), np.uint8)
-  each = np.ascontiguousarray(multihost_utils.process_allgather(own))
+  each = np.ascontiguousarray(exchange(own))
   record = each.view(np.dtype(fields))[:, 0]
   joined = [np.concatenate(list(record[name]), -1) for name, _, _ in fields]
-  once = max(1, jax.process_count() // workers)
-  return structure.unflatten([rows[..., ::once] for rows in joined])
+  return structure.unflatten(joined)
 
 
 def to_global(tree: Any) -> Any:

@@ -1,11 +1,11 @@
 """An island as a mapper: a single worker, whose collectives are messages."""
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 import jax
 from jax.sharding import Sharding
-import numpy as np
 
 from selsync_jax.config import ConfigError
 from selsync_jax.devices import arrays
@@ -102,15 +102,6 @@ class IslandMapper(Mapper):
       )
 
   def gather(self, tree: Any) -> Any:
-    """Gathers host arrays [..., 1] of all islands to [..., N], as bytes."""
-    leaves, structure = jax.tree.flatten(tree)
-    own = np.frombuffer(b''.join(x.tobytes() for x in leaves), np.uint8)
-    ends = np.cumsum([x.nbytes for x in leaves])[:-1]
-    rows = [
-      np.split(each, ends) for each in complete(self.peers, Peers.gather, own)
-    ]
-    gathered = [
-      np.concatenate([p.view(x.dtype).reshape(x.shape) for p in parts], -1)
-      for x, parts in zip(leaves, zip(*rows, strict=True), strict=True)
-    ]
-    return structure.unflatten(gathered)
+    """Gathers host arrays [..., 1] of all islands to [..., N]."""
+    gather = functools.partial(complete, self.peers, Peers.gather)
+    return arrays.exchanged(tree, gather)
