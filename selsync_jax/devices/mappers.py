@@ -173,11 +173,9 @@ class Pmap(Mapper):
   name: ClassVar[str] = 'pmap'
 
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
-    """Maps `fn` by `jax.pmap`."""
     return jax.pmap(fn, axis_name=AXIS, donate_argnums=donate)
 
   def sharding(self, shape: tuple[int, ...]) -> Sharding:
-    """Returns the sharding of one row per local device."""
     mesh = Mesh(jax.local_devices()[: shape[0]], (AXIS,))
     return NamedSharding(mesh, PartitionSpec(AXIS))
 
@@ -189,15 +187,12 @@ class Vmap(Mapper):
   name: ClassVar[str] = 'vmap'
 
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
-    """Maps `fn` by `jax.vmap`."""
     return jax.jit(jax.vmap(fn, axis_name=AXIS), donate_argnums=donate)
 
   def sharding(self, shape: tuple[int, ...]) -> Sharding:
-    """Returns the first device."""
     return SingleDeviceSharding(jax.local_devices()[0])
 
   def check(self) -> None:
-    """Raises `ConfigError` if there are several processes."""
     if (processes := jax.process_count()) > 1:
       raise ConfigError(
         f'config.mapper={self.name}: needs a single process, got {processes}'
@@ -211,7 +206,6 @@ class Map(Vmap):
   name: ClassVar[str] = 'map'
 
   def alone(self, fn: Function) -> Function:
-    """Returns `fn` as a loop over the workers, see `in_turn`."""
     return in_turn(fn)
 
 

@@ -54,7 +54,6 @@ class VirtualLedger(Ledger):
     }
 
   def summary(self) -> dict[str, Any]:
-    """Returns the totals, as in `summary.json`."""
     clock = self.totals.clock
     return super().summary() | {
       'virtual_seconds': clock['seconds'],
@@ -86,7 +85,6 @@ class AsynchronousLedger(VirtualLedger):
     self._expected.append((uses, versions, engine.spans()))
 
   def count(self, metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Counts the step, its traffic, and its virtual time."""
     totals, (uses, versions, spans) = self.totals, self._expected.popleft()
     bad = np.flatnonzero(~np.isfinite(metrics['loss']))
     if bad.size:
@@ -102,7 +100,6 @@ class AsynchronousLedger(VirtualLedger):
     return self.tick(uses[-1].seconds, staleness, versions, spans)
 
   def summary(self) -> dict[str, Any]:
-    """Returns the totals that an asynchronous run has."""
     lockstep = ('sync_steps', 'local_steps', 'lssr', 'skipped')
     every = super().summary()
     return {k: every[k] for k in every if k not in lockstep}

@@ -66,11 +66,9 @@ class LockstepLedger(VirtualLedger):
 
   @property
   def files(self) -> dict[str, Any]:
-    """See `Ledger`."""
     return self._cluster.files
 
   def count(self, metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Counts the step, its traffic, and its virtual time."""
     columns = super().count(metrics)
     totals, workers = self.totals, self._cluster.network.workers
     version = totals.sync_steps - columns['synced']

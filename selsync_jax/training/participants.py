@@ -90,11 +90,7 @@ class Participants:
   ) -> Iterator[Batch]:
     """Yields what this program's workers read at steps `start` to `stop - 1`.
 
-    Args:
-      data: the run's data.
-      start: the first step's index.
-      stop: the number of steps.
-      record: the record of the checkpoint that the run resumes from, if any.
+    If the run resumes, `record` is the record of its checkpoint.
     """
     del record
     return data.batches(self.mapper.local, start, stop)
@@ -106,17 +102,15 @@ class Participants:
   def divide(self, compute: Callable[[range, int], Any]) -> Any:
     """Divides an evaluation among the programs that take part now.
 
-    Args:
-      compute: `compute(workers, count)` evaluates the share of some of `count`
-        workers, and combines it with the shares of other programs.
+    `compute(workers, count)` evaluates the share of some of `count` workers,
+    and combines it with the shares of other programs.
     """
     return compute(self.mapper.local, self.mapper.workers)
 
   def record(self, copied: bool = False) -> dict[str, Any]:
     """Returns these programs' fields of a checkpoint's record, for JSON.
 
-    Args:
-      copied: whether programs that join start from a copy of the checkpoint.
+    Programs that join start from the checkpoint if it is `copied` to them.
     """
     del copied
     return {}
@@ -140,11 +134,8 @@ class Participants:
   def welcome(self, step: int, save: Callable[[], pathlib.Path]) -> None:
     """Admits programs that join, and releases programs that leave.
 
-    All programs call it after the same step, when it `admits`.
-
-    Args:
-      step: the step that all programs have taken.
-      save: a function that saves its checkpoint and returns the folder.
+    All programs call it after the same `step`, when it `admits`. `save()` saves
+    the step's checkpoint and returns the folder.
     """
 
 

@@ -27,7 +27,6 @@ class OuterServer(Server):
     self._momentum: list[Value] = []  # None before the first N arrivals.
 
   def apply(self, arrived: list[Value]) -> None:
-    """Applies the updates one by one."""
     for update in arrived:
       self._apply(update)
 

@@ -100,7 +100,6 @@ class GradientServer(Server):
     return lambda: [self.model]
 
   def apply(self, arrived: list[Gradient]) -> None:
-    """Takes an optimizer step."""
     sim, algebra, (value, version) = self._sim, self._sim.algebra, self.model
     values = [gradient.value for gradient in arrived]
     count = len(arrived)
