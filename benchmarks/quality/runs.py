@@ -1,8 +1,7 @@
 """Trains the trials of a benchmark, several at a time."""
 
 import argparse
-from collections.abc import Callable, Iterable
-import functools
+from collections.abc import Iterable
 import os
 import pathlib
 
@@ -30,22 +29,7 @@ def parser(about: str, name: str, *marks: str) -> argparse.ArgumentParser:
   return parser
 
 
-def train_all(
-  trials: Iterable[Trial],
-  jobs: int,
-  is_enough: Callable[[Trial], bool] = lambda trial: False,
-) -> None:
-  """Runs the unfinished trials; a run that diverges has no summary.
-
-  Stops a run that `is_enough`; a later call resumes it if it needs more.
-  """
-  quiet = [
-    t._replace(flags=[*t.flags, '--noreport'])
-    for t in trials
-    if not is_enough(t)
-  ]
-  processes = pool.create_processes(jobs)
-  processes.run_all(
-    quiet,
-    lambda trial: processes.run(trial, functools.partial(is_enough, trial)),
-  )
+def train_all(trials: Iterable[Trial], jobs: int) -> None:
+  """Runs the unfinished trials; a run that diverges has no summary."""
+  quiet = [t._replace(flags=[*t.flags, '--noreport']) for t in trials]
+  pool.create_processes(jobs).run_all(quiet)

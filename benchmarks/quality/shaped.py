@@ -17,13 +17,13 @@ import sys
 from typing import Any
 
 from benchmarks.network import cluster as emulated
-from benchmarks.quality.tuning import RATIO
 from benchmarks.table import report, Table
 from selsync_jax.commands import flags, trials
 from selsync_jax.runs import history, records
 from selsync_jax.runs.history import Trial
 
 ROOT = pathlib.Path(__file__).parents[2]
+RATIO = 10  # Of communication to computation under BSP.
 RATIOS = 10, 100
 STEPS, FIRST = 240, 40  # Steps to take, and to leave out.
 PROBE = 120  # Steps that time the computation.

@@ -1,7 +1,4 @@
-"""Runs each benchmark once, as small as possible. No figure is judged.
-
-time_to_accuracy does not run as a whole: it needs seven processes and a minute.
-"""
+"""Runs each benchmark once, as small as possible. No figure is judged."""
 
 import json
 import sys
