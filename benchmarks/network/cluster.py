@@ -30,7 +30,6 @@ def run(
   bandwidth: str | None,
   command: Sequence[str],
   timeout: float | None = None,
-  site: int = 1,
 ) -> list[str]:
   """Runs a command on every host of an emulated cluster.
 
@@ -40,7 +39,6 @@ def run(
       `200mbit`; `None` for no limit.
     command: the command to run on each host.
     timeout: in seconds.
-    site: number of hosts at each site; links within a site are not limited.
 
   Returns:
     The standard output of each host.
@@ -49,11 +47,7 @@ def run(
     RuntimeError: if the command failed on a host, with its output.
   """
   with tempfile.TemporaryDirectory() as folder:
-    flags = [
-      f'--hosts={hosts}',
-      f'--bandwidth={bandwidth or ""}',
-      f'--site={site}',
-    ]
+    flags = [f'--hosts={hosts}', f'--bandwidth={bandwidth or ""}']
     done = inside(
       *('benchmarks.network.cluster', f'--inside={folder}', *flags),
       *('--', *command),
@@ -79,8 +73,7 @@ def figures(
   Args:
     measure: a function of a module of benchmarks/network/. Its argument has the
       options and `folder`, the name of a folder that all hosts share.
-    options: numbers, texts and lists; `hosts`, `bandwidth` and `site` are those
-      of `run`.
+    options: numbers, texts and lists; for `hosts` and `bandwidth` see `run`.
     **changed: options to override.
 
   Returns:
@@ -94,12 +87,10 @@ def figures(
   module = sys.modules[measure.__module__]
   name = f'{module.__spec__.name}:{measure.__name__}'  # Not `__main__`.
   with tempfile.TemporaryDirectory() as folder:
-    given = {'site': 1, **vars(options), **changed, 'folder': folder}
+    given = {**vars(options), **changed, 'folder': folder}
     command = [sys.executable, '-m', 'benchmarks.network.host', name]
-    outputs = run(
-      *(given['hosts'], given['bandwidth'], [*command, json.dumps(given)]),
-      *(900, given['site']),
-    )
+    arguments = [*command, json.dumps(given)]
+    outputs = run(given['hosts'], given['bandwidth'], arguments, 900)
   return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
@@ -139,7 +130,7 @@ def _start(
 def _inside(options: argparse.Namespace) -> int:
   """Builds the cluster and runs the command; returns the exit code."""
   hosts, folder = options.hosts, options.inside
-  built = Hosts(hosts, options.bandwidth, folder, options.site)
+  built = Hosts(hosts, options.bandwidth, folder)
   children = [_start(built, i, folder, options.command) for i in range(hosts)]
   said: dict[int, str] = {}
 
@@ -171,9 +162,6 @@ def main() -> None:
   parser.add_argument(
     '--bandwidth', default='200mbit', help="in tc(8)'s notation"
   )
-  parser.add_argument(
-    '--site', type=int, default=1, help='hosts at a site, with fast links'
-  )
   parser.add_argument('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
   parser.add_argument('command', nargs='+', help='the command, after --')
   options = parser.parse_args()
@@ -182,9 +170,7 @@ def main() -> None:
   if reason := missing():
     sys.exit(f'cluster.py: {reason}')
   try:
-    outputs = run(
-      *(options.hosts, options.bandwidth, options.command), site=options.site
-    )
+    outputs = run(options.hosts, options.bandwidth, options.command)
   except RuntimeError as error:
     sys.exit(f'cluster.py: {error}')
   for i, output in enumerate(outputs):

@@ -41,7 +41,7 @@ def invited(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
   """Gives this host its own cores, and connects the hosts as islands.
 
   Args:
-    options: the host's options; an island has `site` hosts.
+    options: the host's options.
 
   Yields:
     The name of this host's island, and the invitation.
@@ -51,16 +51,16 @@ def invited(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
   index = int(os.environ['JAX_PROCESS_ID'])
   hosts = int(os.environ['JAX_NUM_PROCESSES'])
   take_own_cores(index, hosts)
-  folder, site = pathlib.Path(options.folder), options.site
+  folder = pathlib.Path(options.folder)
   made, invitation = folder / 'made', folder / 'invitation'
   with contextlib.ExitStack() as stack:
     if index == 0:
-      point = stack.enter_context(CoordinatorServer(hosts // site, 'host0'))
+      point = stack.enter_context(CoordinatorServer(hosts, 'host0'))
       made.write_text(str(point.invitation))
       made.rename(invitation)  # Other hosts never see half a file.
     while not invitation.exists():
       time.sleep(0.1)
-    yield f'host{index // site * site}', invitation.read_text()
+    yield f'host{index}', invitation.read_text()
 
 
 def bytes_sent() -> int:

@@ -149,13 +149,8 @@ def one_mean(
   return times(strategies, work_of(options), name, invitation, options)
 
 
-def slowest(
-  measure: Callable[..., dict[str, float]], options: argparse.Namespace
-) -> dict[str, float]:
-  """The longest times of `measure(name, invitation, options)` on islands.
-
-  Each is a process of this machine.
-  """
+def slowest(options: argparse.Namespace) -> dict[str, float]:
+  """The longest times on islands, each a process of this machine."""
   from selsync_jax.islands.server import CoordinatorServer
 
   count, context = options.islands, multiprocessing.get_context('spawn')
@@ -164,7 +159,7 @@ def slowest(
     futures.ProcessPoolExecutor(count, mp_context=context) as pool,
   ):
     on_island = functools.partial(
-      measure, invitation=str(point.invitation), options=options
+      one_mean, invitation=str(point.invitation), options=options
     )
     each = list(pool.map(on_island, [f'island {i}' for i in range(count)]))
   return {name: max(found[name] for found in each) for name in each[0]}
@@ -195,7 +190,7 @@ def main() -> None:
     one = pool.submit(alone, options).result()
   nbytes = 2 * (workers - 1) / workers * 4 * one['size']
   options.limit = nbytes / (options.ratio * one['step'] / 1e3)
-  found = slowest(one_mean, options)
+  found = slowest(options)
   limit = found['nothing sent']
   rows = [
     [way, f'{ms:.2f}', f'{ms / limit:.3f}']

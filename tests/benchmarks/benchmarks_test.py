@@ -23,14 +23,9 @@ COMMANDS = {
   'network.islands': [
     *('--islands=2', '--size=1000', '--period=4', '--step=1', '--rounds=1')
   ],
-  'network.narrow': [
-    *('--bandwidths', '1Gbit', '--size=1000', '--period=4', '--step=1'),
-    '--rounds=1',
-  ],
   'network.hidden': [
     *('--hosts=2', '--size=1000', '--period=2', '--step=1', '--rounds=1')
   ],
-  'network.several': ['--hosts=2', '--size=1000', '--period=1', '--rounds=1'],
   'network.votes': ['--islands', '2', '--votes=2'],
   'network.wires': [
     *('--hosts=2', '--bandwidth=100mbit', '--width=4', '--steps=2'),

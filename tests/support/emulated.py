@@ -2,7 +2,7 @@
 
 All hosts are on one bridge, each with its own name, address, and shaped
 interface (a token bucket in each direction). Sockets and TCP are real; only the
-wire is slow. Hosts may share a site, within which the wire is fast.
+wire is slow.
 
 All namespaces belong to the process that makes them, so nothing remains after
 the process ends, even if it is killed. This needs no root where the kernel lets
@@ -94,15 +94,12 @@ class Hosts:
     number: the number of hosts.
     bandwidth: the rate of each link, in tc(8)'s notation; empty for no limit.
     folder: the folder in which the names of the hosts are kept.
-    site: the number of hosts at each site.
 
   Attributes:
     number: see above.
   """
 
-  def __init__(
-    self, number: int, bandwidth: str, folder: pathlib.Path, site: int = 1
-  ):
+  def __init__(self, number: int, bandwidth: str, folder: pathlib.Path):
     self.number, self._names = number, folder / 'hosts'
     _sh('mount -t tmpfs none /run && mkdir /run/netns')
     _sh('ip link add name switch type bridge && ip link set switch up')
@@ -117,10 +114,9 @@ class Hosts:
       _sh(f'{within} address add {SUBNET}.{i + 1}/24 dev eth0')
       _sh(f'{within} link set eth0 up && {within} link set lo up')
       if bandwidth:  # Out of the host and into it.
-        first = i // site * site
-        near = [f'{SUBNET}.{j + 1}' for j in range(first, first + site)]
-        _shape(f'tc -n host{i}', 'eth0', bandwidth, 'dst', near)
-        _shape('tc', f'port{i}', bandwidth, 'src', near)
+        rate = f'root tbf rate {bandwidth} burst 64kb latency 100ms'
+        _sh(f'tc -n host{i} qdisc add dev eth0 {rate}')
+        _sh(f'tc qdisc add dev port{i} {rate}')
 
   def link(self, i: int, state: str) -> None:
     """Sets the link of a host `up` or `down`."""
@@ -145,29 +141,6 @@ class Hosts:
         *('sh', '-c', enter, 'sh', *command),
       ],
       **options,
-    )
-
-
-def _shape(
-  tc: str, device: str, bandwidth: str, end: str, near: Sequence[str]
-) -> None:
-  """Limits a device's traffic, except from and to hosts of the same site."""
-  if len(near) == 1:  # The host itself.
-    _sh(
-      f'{tc} qdisc add dev {device} root tbf rate {bandwidth} burst 64kb '
-      'latency 100ms'
-    )
-    return
-  _sh(f'{tc} qdisc add dev {device} root handle 1: htb default 1 r2q 1000')
-  for number, rate in (1, bandwidth), (2, '10gbit'):
-    _sh(
-      f'{tc} class add dev {device} parent 1: classid 1:{number} '
-      f'htb rate {rate} burst 64kb quantum 60000'
-    )
-  for address in near:
-    _sh(
-      f'{tc} filter add dev {device} parent 1: protocol ip '
-      f'u32 match ip {end} {address} flowid 1:2'
     )
 
 
