@@ -7,7 +7,12 @@ import json
 import jax
 import pytest
 
-from benchmarks.speed import accelerator, accelerator_table, step
+from benchmarks.speed import (
+  accelerator,
+  accelerator_rows,
+  accelerator_table,
+  peaks,
+)
 from tests.support import workloads
 
 LIMITS = accelerator.Limits(2**14, 0.5, (1, 16))
@@ -69,14 +74,32 @@ def test_a_step_is_compared_with_pytorchs_of_the_same_batch(tmp_path, capsys):
     ('Transformer', 'wikitext103_transformer'),
   ],
 )
-def test_shapes_match_the_configs(name, module):
+def test_models_match_the_configs(name, module):
   config = importlib.import_module(f'selsync_jax.configs.{module}').get_config()
-  config.batch_size = 2
   workload = workloads.WORKLOADS[name]
   assert {k: config.model[k] for k in workload.model} == workload.model
-  outputs, batch = step.random_batch(config)
-  assert outputs == workload.outputs
-  ours = workload.batch_of(2)
-  assert {k: (v.shape, v.dtype) for k, v in ours.items()} == {
-    k: (v.shape, v.dtype) for k, v in batch.items()
-  }
+
+
+@pytest.mark.slow
+def test_operations_are_six_a_parameter_and_token_and_attention():
+  size, tokens, vocabulary, width, hidden = 16, 64, 256, 64, 172
+  sizes = dict(num_layers=2, embed_dim=width, num_heads=4, mlp_dim=hidden)
+  decoder = workloads.Workload(
+    dict(name='decoder', **sizes), vocabulary, (tokens,), workloads.ADAMW, size
+  )
+  program = accelerator_rows.compiled(decoder, 'float32', size, mapper='vmap')
+  # See COUNTS in models_test.py.
+  layer = width * 4 * width + 3 * width * hidden + 2 * width
+  assert program.parameters == 2 * vocabulary * width + width + 2 * layer
+  # The weights and AdamW's two moments are there throughout.
+  assert program.bytes > 3 * 4 * program.parameters
+  # Scores and sums: two products of all pairs of tokens in each layer.
+  dense, attention = program.parameters - vocabulary * width, 4 * width * tokens
+  expected = 6 * size * tokens * (dense + attention)
+  assert program.flops == pytest.approx(expected, rel=0.15)
+
+
+def test_peaks_are_known_by_device_and_dtype():
+  assert peaks.peak('cpu', 'float32') is None
+  assert peaks.peak('NVIDIA A100-SXM4-80GB', 'bfloat16') == 312e12
+  assert peaks.peak('NVIDIA A100-SXM4-80GB', 'float32') == 156e12

@@ -22,11 +22,12 @@ from typing import Any
 from absl import logging
 import jax
 
-from benchmarks.speed import step as step_lib
 from benchmarks.table import report, Table
 from selsync_jax.devices import backend
 from selsync_jax.runs import checkpoints as checkpoint
 from selsync_jax.runs import records
+from selsync_jax.training.settings import check
+from selsync_jax.training.setup import create_setup
 from selsync_jax.training.train import train_and_evaluate
 
 NEVER = 10**6
@@ -45,12 +46,14 @@ def configured(name: str, steps: int) -> Any:
 
 def step_ms(config: Any, steps: int) -> float:
   """Milliseconds per step, dispatched without waiting for each result."""
-  program = step_lib.compile_step(config, config.workers, config.mapper)
-  state, _ = program.step(program.state, program.batch)
+  setup = create_setup(check(config))
+  mapper, step = setup.mapper, setup.train_step()
+  batch = mapper.place(next(setup.problem.data.batches(mapper.local, 0, 1)))
+  state, _ = step(setup.initial(), batch)
   jax.block_until_ready(state)
   began = time.perf_counter()
   for _ in range(steps):
-    state, _ = program.step(state, program.batch)
+    state, _ = step(state, batch)
   jax.block_until_ready(state)
   return 1e3 * (time.perf_counter() - began) / steps
 

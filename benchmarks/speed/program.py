@@ -55,7 +55,6 @@ def compile_program(
   batch: dict[str, np.ndarray],
   count: int = 1,
   mapper: str = 'vmap',
-  seed: int = 0,
 ) -> Program:
   """The trainer's step, with the same batch for each of `count` workers."""
   task = task_of(batch)
@@ -69,7 +68,7 @@ def compile_program(
   )
 
   def create_step(model):
-    return train_step(tasks.train_loss(model, task), strategy, optimizer, seed)
+    return train_step(tasks.train_loss(model, task), strategy, optimizer, 0)
 
   began = time.perf_counter()
   mapped = chosen.map_workers(create_step(model), donate=(0,))

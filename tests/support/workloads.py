@@ -1,6 +1,6 @@
 """Models, shapes and optimizers to measure, with random batches.
 
-Shapes match the configs; batches are sizes for one large accelerator.
+Models match the configs; batches are sizes for one large accelerator.
 This needs neither a data set nor the packages that read one.
 """
 
