@@ -1,7 +1,4 @@
-"""Workers of several devices: the arithmetic of one device, and the messages.
-
-`python -m stress.layouts` prints the same for every method and layout.
-"""
+"""Workers of several devices: one device's arithmetic, and the messages."""
 
 import itertools
 import math
@@ -44,7 +41,9 @@ def test_a_worker_of_four_devices_is_a_worker_of_one(method):
 
 @_SLOW
 @pytest.mark.parametrize('layout', SHAPES, ids=str)
-@pytest.mark.parametrize('method', ['selsync', 'power_sgd'])
+@pytest.mark.parametrize(
+  'method', ['selsync', 'power_sgd', 'int8', 'fda, sketch']
+)
 def test_any_layout_trains_like_one_device(method, layout):
   check(method, layout)
 

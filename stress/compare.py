@@ -1,16 +1,15 @@
-"""Kills launch, compare and simulate, and checks the files that they leave.
+"""Kills compare, and checks the files that it leaves.
 
-  python -m stress.commands --kills=50
+  python -m stress.compare --kills=20
 
-Each case kills one of these commands (SIGKILL) at a random moment. The
-processes that it has started must then end by themselves. The same command must
-finish afterwards, and every run must have the metrics and, bit for bit, the
-checkpoint of an undisturbed run. Prints a line per case; the exit code is 1 if
-any case was wrong.
+Each case kills the command (SIGKILL) at a random moment. The processes that it
+has started must then end by themselves. The same command must finish
+afterwards, and every run must have the metrics and, bit for bit, the checkpoint
+of an undisturbed run. Prints a line per case; the exit code is 1 if any case
+was wrong.
 """
 
 import argparse
-import itertools
 import pathlib
 import random
 import shutil
@@ -21,15 +20,10 @@ import time
 from tests.support import live_runs
 
 PATIENCE = 60  # Seconds until the processes of a killed command have ended.
-KINDS = ('launch', 'compare', 'simulate')
 
 
-def command(kind: str, folder: pathlib.Path) -> list[str]:
-  """A command that trains one or two runs below a folder."""
-  if kind == 'launch':
-    return live_runs.command('selsync', 2, folder / 'run')
-  if kind == 'simulate':
-    return live_runs.simulation('asp', folder / 'run')
+def command(folder: pathlib.Path) -> list[str]:
+  """A command that trains two runs below a folder."""
   return [
     *(sys.executable, '-m', 'selsync_jax', 'compare'),
     f'--config={live_runs.ROOT}/configs/digits.py',
@@ -83,23 +77,19 @@ def finish(arguments: list[str]) -> list[str]:
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--kills', type=int, default=50)
+  parser.add_argument('--kills', type=int, default=20)
   parser.add_argument('--seed', type=int, default=0)
   options = parser.parse_args()
-  rng = random.Random(options.seed)
-  wrong, times = 0, {}
+  wrong, rng = 0, random.Random(options.seed)
   with tempfile.TemporaryDirectory() as name:
-    for number, kind in zip(
-      range(options.kills), itertools.cycle(KINDS), strict=False
-    ):
-      alone, folder = pathlib.Path(name, kind), pathlib.Path(name, str(number))
-      if kind not in times:
-        start = time.monotonic()
-        live_runs.finish(command(kind, alone))
-        times[kind] = time.monotonic() - start
+    alone, start = pathlib.Path(name, 'alone'), time.monotonic()
+    live_runs.finish(command(alone))
+    seconds = time.monotonic() - start
+    for number in range(options.kills):
+      folder = pathlib.Path(name, str(number))
       folder.mkdir()
-      arguments = command(kind, folder)
-      what, found = disturb(arguments, times[kind], rng)
+      arguments = command(folder)
+      what, found = disturb(arguments, seconds, rng)
       found += finish(arguments)
       if workdirs(alone) != workdirs(folder):
         found.append('other runs')
@@ -107,7 +97,7 @@ def main() -> None:
         for run in workdirs(alone):
           found += live_runs.differences(alone / run, folder / run)
       wrong += bool(found)
-      print(f'{kind:8} {what}  {", ".join(found) or "equal"}', flush=True)
+      print(f'{what}  {", ".join(found) or "equal"}', flush=True)
       shutil.rmtree(folder)
   print(f'{options.kills} kills, {wrong} of them wrong')
   sys.exit(bool(wrong))
