@@ -10,6 +10,21 @@ from benchmarks import marked
 from selsync_jax.config import ConfigError
 
 
+def parser(about: str, out: str, **numbers: int) -> argparse.ArgumentParser:
+  """The parser of a benchmark.
+
+  Args:
+    about: description; its first line is the help.
+    out: default output file.
+    **numbers: the defaults of flags for whole numbers, such as --rounds.
+  """
+  parser = argparse.ArgumentParser(description=about.split('\n')[0])
+  for name, default in numbers.items():
+    parser.add_argument(f'--{name}', type=int, default=default)
+  parser.add_argument('--out', default=out)
+  return parser
+
+
 class Table(NamedTuple):
   """A table to print.
 

@@ -256,6 +256,12 @@ def flags(path: pathlib.Path) -> set[str]:
         found.add(f'--{name}')
         if kind == 'switch':
           found.add(f'--no{name}')
+      # See benchmarks/table.py.
+      case ast.Call(
+        func=ast.Name(id='parser') | ast.Attribute(attr='parser'),
+        keywords=numbers,
+      ):
+        found |= {'--out', *(f'--{each.arg}' for each in numbers)}
   for node in tree.body:
     if isinstance(node, ast.ImportFrom):
       for alias in node.names:

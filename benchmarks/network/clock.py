@@ -24,10 +24,10 @@ import tempfile
 import time
 from typing import Any
 
+from benchmarks import table
 from benchmarks.network import cluster as emulated
 from benchmarks.network import host
-from benchmarks.network.plan import LIMIT, PAYLOAD
-from benchmarks.table import report, Table
+from benchmarks.network.plan import PAYLOAD, report_accuracy
 from selsync_jax.commands import config_file
 from selsync_jax.runs import records
 from selsync_jax.sync.network import bandwidth as bits_per_second
@@ -174,28 +174,18 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--hosts', type=int, default=2)
+  parser = table.parser(__doc__, 'clock.json', hosts=2, steps=110)
   parser.add_argument('--bandwidth', default='200mbit')
-  parser.add_argument('--steps', type=int, default=110)
-  parser.add_argument('--out', default='clock.json')
   options = parser.parse_args()
   result = compare(options)
   steps = ', '.join(f'{1e3 * host["step"]:.1f}' for host in result['hosts'])
-  rows, worst = [], 0.0
-  for method, figures in result['seconds'].items():
-    off = figures['predicted'] / figures['measured'] - 1
-    worst = max(worst, abs(off))
-    predicted, measured = figures['predicted'], figures['measured']
-    rows.append([method, f'{predicted:.2f}', f'{measured:.2f}', f'{off:+.1%}'])
-  machine = {'cores': os.cpu_count(), 'worst': worst}
+  pairs = {
+    method: (each['predicted'], each['measured'])
+    for method, each in result['seconds'].items()
+  }
   title = f'{options.bandwidth}; a step of each host: {steps} ms'
-  report(
-    options.out,
-    machine | result,
-    Table(('seconds', 'predicted', 'measured', 'off'), rows, title),
-    notes=[f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}'],
-  )
+  result |= {'cores': os.cpu_count()}
+  report_accuracy(options.out, result, pairs, 'seconds', title)
 
 
 if __name__ == '__main__':

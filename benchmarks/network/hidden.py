@@ -30,7 +30,7 @@ import time
 from benchmarks.network import cluster as emulated
 from benchmarks.network import islands
 from benchmarks.network.plan import PAYLOAD
-from benchmarks.table import report, Table
+from benchmarks.table import parser, report, Table
 from selsync_jax.sync.network import bandwidth as bits_per_second
 
 PORT = 7171
@@ -228,18 +228,15 @@ def steps(
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  add = parser.add_argument
-  add('--hosts', type=int, default=4)
+  flags = parser(
+    __doc__, 'hidden.json', hosts=4, period=20, size=1_310_720, rounds=5
+  )
+  add = flags.add_argument
   add('--bandwidth', default='110mbit', help="in tc(8)'s notation")
-  add('--period', type=int, default=20)
   add('--step', type=float, default=60, help='milliseconds')
-  add('--size', type=int, default=1_310_720, help='float32s')
   add('--wire', choices=WIRES, default='float32')
   add('--alone', action='store_true', help='averages without steps')
-  add('--rounds', type=int, default=5)
-  add('--out', default='hidden.json')
-  options = parser.parse_args()
+  options = flags.parse_args()
   options.limit = None  # The network is slow, not the senders.
   if options.alone:
     options.step = 0

@@ -25,7 +25,7 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks.table import report, Table
+from benchmarks.table import parser, report, Table
 
 Work = tuple[Any, Callable[[Any], tuple[Any, Any]]]
 """Parameters, and a step that returns new ones and the gradients."""
@@ -166,24 +166,17 @@ def slowest(options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--islands', type=int, default=4)
-  about = 'steps that an average of float32 takes'
-  parser.add_argument('--ratio', type=float, default=10, help=about)
-  parser.add_argument('--period', type=int, default=20)
-  parser.add_argument('--step', type=float, default=20, help='milliseconds')
-  parser.add_argument('--size', type=int, default=1_310_720, help='float32s')
-  parser.add_argument('--workload', help='workload in place of --step')
-  parser.add_argument(
-    '--batch', type=int, default=8, help='batch size of the workload'
+  flags = parser(
+    __doc__, 'islands.json', islands=4, period=20, size=1_310_720, rounds=5
   )
-  parser.add_argument(
-    '--tiny', action='store_true', help='a small model, for a CPU'
-  )
-  parser.add_argument('--wire', default='float32')
-  parser.add_argument('--rounds', type=int, default=5)
-  parser.add_argument('--out', default='islands.json')
-  options = parser.parse_args()
+  add, about = flags.add_argument, 'steps that an average of float32 takes'
+  add('--ratio', type=float, default=10, help=about)
+  add('--step', type=float, default=20, help='milliseconds')
+  add('--workload', help='workload in place of --step and --size')
+  add('--batch', type=int, default=8, help='batch size of the workload')
+  add('--tiny', action='store_true', help='a small model, for a CPU')
+  add('--wire', default='float32')
+  options = flags.parse_args()
   workers = options.islands
   context = multiprocessing.get_context('spawn')
   with futures.ProcessPoolExecutor(1, mp_context=context) as pool:

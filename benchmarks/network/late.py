@@ -17,10 +17,10 @@ import argparse
 import os
 from typing import Any
 
+from benchmarks import table
 from benchmarks.network import cluster as emulated
 from benchmarks.network import islands
-from benchmarks.network.plan import LIMIT, PAYLOAD
-from benchmarks.table import report, Table
+from benchmarks.network.plan import PAYLOAD, report_accuracy
 from selsync_jax.sync.network import bandwidth as bits_per_second
 from selsync_jax.sync.network import Network
 
@@ -83,39 +83,26 @@ def inside(options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser = table.parser(
+    __doc__, 'late.json', hosts=2, period=20, size=1_310_720, rounds=5
+  )
   add = parser.add_argument
-  add('--hosts', type=int, default=2)
   add('--bandwidth', default='50mbit', help="in tc(8)'s notation")
   add('--latency', type=float, default=0.1, help='milliseconds')
-  add('--period', type=int, default=20)
   add('--delays', nargs='+', type=int, default=[4, 10, 19], help='steps')
   add('--step', type=float, default=60, help='milliseconds')
-  add('--size', type=int, default=1_310_720, help='float32s')
-  add('--rounds', type=int, default=5)
   add('--limit', type=float, help='bytes per second that an island sends')
-  add('--out', default='late.json')
   options = parser.parse_args()
   measured = emulated.slowest(emulated.figures(inside, options))
   predicted = predict(measured[ALONE], options)
-  off = {name: predicted[name] / ms - 1 for name, ms in measured.items()}
-  worst = max(map(abs, off.values()))
-  rows = [
-    [name, f'{predicted[name]:.2f}', f'{ms:.2f}', f'{off[name]:+.1%}']
-    for name, ms in measured.items()
-  ]
   title = (
     f'{options.hosts} hosts, {options.bandwidth}, {options.size / 1e6:.2f} M '
     f'parameters, an average every {options.period} steps; ms a step'
   )
-  report(
-    options.out,
-    vars(options)
-    | {'cores': os.cpu_count(), 'worst': worst}
-    | {'measured': measured, 'predicted': predicted},
-    Table(('', 'predicted', 'measured', 'off'), rows, title),
-    notes=[f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}'],
-  )
+  pairs = {name: (predicted[name], ms) for name, ms in measured.items()}
+  result = vars(options) | {'cores': os.cpu_count()}
+  result |= {'measured': measured, 'predicted': predicted}
+  report_accuracy(options.out, result, pairs, title=title)
 
 
 if __name__ == '__main__':

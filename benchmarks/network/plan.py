@@ -10,13 +10,14 @@ parameters; and the latency of a message (an all-reduce of one number takes
 limit is 15%. Needs an otherwise idle machine with a core per host.
 """
 
-import argparse
+from collections.abc import Mapping
 import os
+from typing import Any
 
 import numpy as np
 
+from benchmarks import table
 from benchmarks.network import steps
-from benchmarks.table import report, Table
 from selsync_jax import methods
 from selsync_jax.configs import base
 from selsync_jax.sync.network import bandwidth as bits_per_second
@@ -61,34 +62,52 @@ def predict(
   return predicted
 
 
+def report_accuracy(
+  out: str,
+  result: dict[str, Any],
+  pairs: Mapping[str, tuple[float, float]],
+  head: str = '',
+  title: str = '',
+) -> None:
+  """Reports predicted and measured figures, and the largest error.
+
+  Args:
+    out: the JSON file to write.
+    result: content of the JSON file, without the largest error.
+    pairs: the predicted and the measured figure, by name.
+    head: what the names, or the figures, are.
+    title: a line above the table.
+  """
+  off = {name: guess / found - 1 for name, (guess, found) in pairs.items()}
+  worst = max(map(abs, off.values()))
+  rows = [
+    [name, f'{guess:.2f}', f'{found:.2f}', f'{off[name]:+.1%}']
+    for name, (guess, found) in pairs.items()
+  ]
+  table.report(
+    out,
+    result | {'worst': worst},
+    table.Table((head, 'predicted', 'measured', 'off'), rows, title),
+    notes=[f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}'],
+  )
+
+
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--hosts', type=int, default=2)
+  parser = table.parser(
+    __doc__, 'plan.json', hosts=2, width=96, steps=8, rounds=9
+  )
   parser.add_argument('--bandwidths', nargs='+', default=['100mbit', '200mbit'])
-  parser.add_argument('--width', type=int, default=96, help='of the network')
-  parser.add_argument('--steps', type=int, default=8, help='per round')
-  parser.add_argument('--rounds', type=int, default=9)
-  parser.add_argument('--out', default='plan.json')
   options = parser.parse_args()
-  result, worst = {}, 0.0
-  rows = []
+  result, pairs = {}, {}
   for bandwidth in options.bandwidths:
     measured = steps.measure(options, bandwidth)
     predicted = predict(measured, options.hosts, bandwidth)
     result[bandwidth] = {'measured': measured, 'predicted': predicted}
     for name, guess in predicted.items():
-      off = guess / measured[name] - 1
-      worst = max(worst, abs(off))
-      figures = f'{guess:.2f}', f'{measured[name]:.2f}', f'{off:+.1%}'
-      rows.append([f'{bandwidth:>8}  {name}', *figures])
-  machine = {'hosts': options.hosts, 'cores': os.cpu_count(), 'worst': worst}
+      pairs[f'{bandwidth:>8}  {name}'] = guess, measured[name]
+  machine = {'hosts': options.hosts, 'cores': os.cpu_count()}
   head = f'{options.hosts} hosts; milliseconds'
-  report(
-    options.out,
-    machine | {'milliseconds': result},
-    Table((head, 'predicted', 'measured', 'off'), rows),
-    notes=[f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}'],
-  )
+  report_accuracy(options.out, machine | {'milliseconds': result}, pairs, head)
 
 
 if __name__ == '__main__':

@@ -4,20 +4,17 @@
 
 Runs every kind of step on an emulated cluster (benchmarks/network/cluster.py)
 with one worker per host. For comparison it times an all-reduce of the same
-bytes alone, with JAX and, if torch is installed, with PyTorch's gloo backend,
-and computes the limit of the wire, 2 (N-1)/N x bytes / bandwidth. Prints one
-table and writes steps.json.
+bytes alone, and computes the limit of the wire, 2 (N-1)/N x bytes / bandwidth.
+Prints one table and writes steps.json.
 """
 
 import argparse
 import functools
-import importlib.util
 import os
 import statistics
-import time
 
 from benchmarks.network import cluster as emulated
-from benchmarks.table import report, Table
+from benchmarks.table import parser, report, Table
 from selsync_jax.sync.network import bandwidth as bits_per_second
 
 SCALAR = 'all-reduce of one number alone'
@@ -47,54 +44,21 @@ def jax_times(options: argparse.Namespace) -> dict[str, float]:
   return times | {'bytes': 4 * params}
 
 
-def torch_times(options: argparse.Namespace) -> dict[str, float]:
-  """Milliseconds of torch's (gloo's) all-reduce of `nbytes`."""
-  import torch
-  import torch.distributed as dist
-
-  dist.init_process_group(
-    'gloo',
-    init_method=f'tcp://{os.environ["JAX_COORDINATOR_ADDRESS"]}',
-    world_size=int(os.environ['JAX_NUM_PROCESSES']),
-    rank=int(os.environ['JAX_PROCESS_ID']),
-  )
-  buffer = torch.zeros(options.nbytes // 4)
-  seconds = []
-  for _ in range(options.steps):
-    dist.barrier()
-    start = time.perf_counter()
-    dist.all_reduce(buffer)
-    seconds.append(time.perf_counter() - start)
-  dist.barrier()
-  dist.destroy_process_group()
-  return {'torch all-reduce (gloo)': 1e3 * statistics.median(seconds[1:])}
-
-
 def measure(options: argparse.Namespace, bandwidth: str) -> dict[str, float]:
   """All figures at one bandwidth, in milliseconds, from host 0."""
   hosts = options.hosts
-  run = functools.partial(
-    emulated.figures, options=options, bandwidth=bandwidth
-  )
-  each = run(jax_times)
+  each = emulated.figures(jax_times, options, bandwidth=bandwidth)
   figures = each[0] | {SLOWEST: max(host['local step'] for host in each)}
   nbytes = figures.pop('bytes')
-  if importlib.util.find_spec('torch'):
-    figures |= run(torch_times, nbytes=nbytes)[0]
   wire = 2 * (hosts - 1) / hosts * nbytes * 8 / bits_per_second(bandwidth)
   return figures | {'limit of the wire': 1e3 * wire, 'bytes': nbytes}
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--hosts', type=int, default=4)
-  parser.add_argument('--bandwidths', nargs='+', default=['200mbit', '1gbit'])
-  # 1.34 M parameters: 5.4 MB that a synchronization moves.
-  parser.add_argument('--width', type=int, default=96, help='of the network')
-  parser.add_argument('--steps', type=int, default=5, help='per round')
-  parser.add_argument('--rounds', type=int, default=7)
-  parser.add_argument('--out', default='steps.json')
-  options = parser.parse_args()
+  # Width 96: 1.34 M parameters, 5.4 MB that a synchronization moves.
+  flags = parser(__doc__, 'steps.json', hosts=4, width=96, steps=5, rounds=7)
+  flags.add_argument('--bandwidths', nargs='+', default=['200mbit', '1gbit'])
+  options = flags.parse_args()
   table = {b: measure(options, b) for b in options.bandwidths}
   nbytes = {row.pop('bytes') for row in table.values()}.pop()
   first = next(iter(table.values()))

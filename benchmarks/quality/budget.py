@@ -10,14 +10,13 @@ LSSR is off; writes budget.json. For comparison, local SGD synchronizes equally
 often, at steps that do not depend on the gradient.
 """
 
-import argparse
 import statistics
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.table import report, Table
+from benchmarks.table import parser, report, Table
 import selsync_jax as ss
 
 RULES = {'gain that falls': None, 'gain 1': 1.0, 'gain 0.1': 0.1}
@@ -63,11 +62,7 @@ def chosen(
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--seeds', type=int, default=3)
-  parser.add_argument('--steps', type=int, default=3000)
-  parser.add_argument('--out', default='budget.json')
-  options = parser.parse_args()
+  options = parser(__doc__, 'budget.json', seeds=3, steps=3000).parse_args()
   rows = []
   for lssr in LSSRS:
     triggers = {

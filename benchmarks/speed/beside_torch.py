@@ -23,7 +23,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.table import report, Table
+from benchmarks.table import parser, report, Table
 
 BATCH, WARMUP = 32, 10
 BARE = 'PyTorch, bare loop'
@@ -129,14 +129,11 @@ def measure(workers: int, steps: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  add = parser.add_argument
+  flags = parser(__doc__, 'beside_torch.json', steps=150, rounds=3)
+  add = flags.add_argument
   add('--workers', type=int, nargs='+', default=[1, 4])
-  add('--steps', type=int, default=150)
-  add('--rounds', type=int, default=3, help='the median counts')
-  add('--out', default='beside_torch.json')
   add('--side', choices=('torch', 'jax'), help=argparse.SUPPRESS)
-  options = parser.parse_args()
+  options = flags.parse_args()
   if not importlib.util.find_spec('torch'):
     sys.exit('beside_torch.py: needs torch')
   if options.side:

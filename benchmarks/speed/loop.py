@@ -9,7 +9,6 @@ blocks it. Prints one table and writes one JSON file. Takes 5 minutes on 2
 cores.
 """
 
-import argparse
 import contextlib
 import importlib
 import io
@@ -22,7 +21,7 @@ from typing import Any
 from absl import logging
 import jax
 
-from benchmarks.table import report, Table
+from benchmarks.table import parser, report, Table
 from selsync_jax.devices import backend
 from selsync_jax.runs import checkpoints as checkpoint
 from selsync_jax.runs import records
@@ -106,14 +105,10 @@ def measure(name: str, steps: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument(
-    '--configs', nargs='+', default=['digits', 'stdlib_gpt:selsync,smoke']
-  )
-  parser.add_argument('--steps', type=int, default=1200)
-  parser.add_argument('--rounds', type=int, default=3)
-  parser.add_argument('--out', default='loop.json')
-  options = parser.parse_args()
+  flags = parser(__doc__, 'loop.json', steps=1200, rounds=3)
+  both = ['digits', 'stdlib_gpt:selsync,smoke']
+  flags.add_argument('--configs', nargs='+', default=both)
+  options = flags.parse_args()
   logging.set_verbosity(logging.ERROR)
   backend.make_devices(4)
   rows = {

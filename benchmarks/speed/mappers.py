@@ -14,13 +14,12 @@ one JSON file.
 
 import argparse
 from collections.abc import Iterator
-import pathlib
 import statistics
 import time
 
 import jax
 
-from benchmarks.table import report, Table
+from benchmarks.table import parser, report, Table
 from selsync_jax.commands import config_file
 from selsync_jax.devices import backend
 from selsync_jax.training import start
@@ -75,15 +74,10 @@ def measure(workers: int, options: argparse.Namespace) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  add = parser.add_argument
-  add('--config', default='digits')
-  add('--workers', type=int, nargs='+', default=[8, 128])
-  add('--batch_size', type=int, default=8, help='per worker')
-  add('--steps', type=int, default=4, help='per round')
-  add('--rounds', type=int, default=3, help='the median counts')
-  add('--out', type=pathlib.Path, default='mappers.json')
-  options = parser.parse_args(argv)
+  flags = parser(__doc__, 'mappers.json', batch_size=8, steps=4, rounds=3)
+  flags.add_argument('--config', default='digits')
+  flags.add_argument('--workers', type=int, nargs='+', default=[8, 128])
+  options = flags.parse_args(argv)
   backend.make_devices(max(options.workers))
   rows = {workers: measure(workers, options) for workers in options.workers}
   table = Table(

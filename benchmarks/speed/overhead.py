@@ -11,7 +11,6 @@ A second table has the time of a step with each reducer, on the model of
 configs/digits.py, relative to the same local step. Writes overhead.json.
 """
 
-import argparse
 import itertools
 import os
 import platform
@@ -20,7 +19,7 @@ import jax
 import numpy as np
 
 from benchmarks import variants
-from benchmarks.table import report, Table
+from benchmarks.table import parser, report, Table
 import selsync_jax as ss
 from selsync_jax.sync import power_sgd, reducers, sparse
 
@@ -116,15 +115,11 @@ def tables(rows: list[dict], reduced: list[dict]) -> tuple[Table, Table]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument(
-    '--widths', type=int, nargs='*', default=[64, 128], help='of the network'
-  )
-  parser.add_argument('--steps', type=int, default=10, help='per round')
-  parser.add_argument('--rounds', type=int, default=20)
-  parser.add_argument('--workers', type=int, nargs='+', default=[1, 2, 4])
-  parser.add_argument('--out', default='overhead.json')
-  options = parser.parse_args()
+  flags = parser(__doc__, 'overhead.json', steps=10, rounds=20)
+  add, about = flags.add_argument, 'of the network'
+  add('--widths', type=int, nargs='*', default=[64, 128], help=about)
+  add('--workers', type=int, nargs='+', default=[1, 2, 4])
+  options = flags.parse_args()
   jax.config.update('jax_num_cpu_devices', max(options.workers))
   counts = [n for n in options.workers if n <= jax.local_device_count()]
   for count in sorted({*options.workers} - {*counts}):
