@@ -12,6 +12,7 @@ from the trace the idle share of the time, the idle time of a step, and the
 longest gap of a usual step. The limit is 0. Writes gaps.json.
 """
 
+import argparse
 from collections.abc import Iterable, Sequence
 import itertools
 import pathlib
@@ -24,8 +25,8 @@ from jax.profiler import ProfileData
 
 from benchmarks import variants
 from benchmarks.speed import accelerator_rows as rows
-from benchmarks.speed import chosen
 from benchmarks.table import report, Table
+from tests.support.workloads import WORKLOADS
 
 STEPS = (
   'local step',
@@ -86,11 +87,32 @@ def traced(variant: variants.Variant, steps: int) -> Trace:
     return trace_of(kernels(file))
 
 
+def parser(about: str, workload: str, out: str) -> argparse.ArgumentParser:
+  """The parser of a benchmark that takes steps of one workload."""
+  parser = argparse.ArgumentParser(description=about.split('\n')[0])
+  add = parser.add_argument
+  add('--workload', default=workload, choices=WORKLOADS)
+  add('--batch', type=int, help="default: the workload's")
+  add('--dtype', default='bfloat16')
+  add('--round', type=float, default=0.5, help='seconds; or one step')
+  add('--tiny', action='store_true', help='a small model, for a CPU')
+  add('--out', default=out)
+  return parser
+
+
+def problem_of(options: argparse.Namespace) -> variants.Problem:
+  """The settings chosen by the flags, to make variants with."""
+  workload = WORKLOADS[options.workload]
+  workload = workload.tiny() if options.tiny else workload
+  size = options.batch or workload.examples
+  return rows.problem_of(workload, options.dtype, size)
+
+
 def main() -> None:
-  parser = chosen.parser(__doc__, 'decoder 124M', 'gaps.json')
-  parser.add_argument('--steps', type=int, default=20, help='of a trace')
-  options = parser.parse_args()
-  problem = chosen.problem(options)
+  flags = parser(__doc__, 'decoder 124M', 'gaps.json')
+  flags.add_argument('--steps', type=int, default=20, help='of a trace')
+  options = flags.parse_args()
+  problem = problem_of(options)
   made = {n: variants.Variant(variants.FIRST[n], 1, problem) for n in STEPS}
   times = rows.seconds({n: v.run for n, v in made.items()}, options.round)
   local = statistics.median(times['local step'])

@@ -20,7 +20,7 @@ import optax
 
 from benchmarks import variants
 from benchmarks.speed import accelerator_rows as rows
-from benchmarks.speed import chosen
+from benchmarks.speed import gaps
 from benchmarks.table import report, Table
 from selsync_jax.sync import change
 
@@ -71,9 +71,9 @@ NORMS = {
 
 
 def main() -> None:
-  parser = chosen.parser(__doc__, 'decoder 10M', 'norms.json')
+  parser = gaps.parser(__doc__, 'decoder 10M', 'norms.json')
   options = parser.parse_args()
-  problem = chosen.problem(options)
+  problem = gaps.problem_of(options)
   local = variants.Variant(None, 1, problem)
   runs = {'local step': local.run}
   quiet = variants.FIRST['SelSync, no synchronization']
