@@ -175,7 +175,7 @@ class _Tuning(NamedTuple):
       f'{options.finalists} of each with others; mean ± sample standard '
       f'deviation over {options.seeds} that chose nothing'
     )
-    outcome = page.Outcome(objective, curves.metric, finals, tried)
+    outcome = page.Outcome(objective, finals, tried)
     path = outcome.write(candidates.out, subtitle)
     recipe = candidates.out / RECIPE
     about = f'{outcome.verdict}.\n{options.line}'

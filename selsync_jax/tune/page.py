@@ -1,23 +1,12 @@
 """The page of a search: its recipe next to BSP, and its trials."""
 
 from collections.abc import Sequence
-import math
 import os
 import pathlib
 import statistics
 from typing import NamedTuple
 
-import numpy as np
-
-from selsync_jax.report import (
-  facts,
-  figure,
-  image_files,
-  page,
-  pareto_plot,
-  significance,
-  tables,
-)
+from selsync_jax.report import facts, page, significance, tables
 from selsync_jax.report.tables import Cell, NONE
 from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.search import Result
@@ -26,10 +15,6 @@ NAME = 'tune'
 FINALS = 'With new seeds, on the validation split that chose'
 TRIALS = 'trials, the best first'
 _SHOWN = 10  # Trials in the table that are not folded away.
-_COSTS = {  # The label and the unit of a field of `Point`.
-  'sent': ('bytes sent per worker', 'B'),
-  'seconds': ('time on the network (seconds)', ''),
-}
 
 
 class Final(NamedTuple):
@@ -67,7 +52,6 @@ class Outcome(NamedTuple):
   """The results of a search."""
 
   objective: Objective
-  metric: str
   finals: Sequence[Final]  # The recipe, tuned BSP, and others.
   tried: Sequence[Result]  # The trials, the best first.
 
@@ -108,66 +92,29 @@ class Outcome(NamedTuple):
       line += significance.doubt(contender(recipe), [*others.values()])
     return line
 
-  def front(self) -> figure.Plot:
-    """Plots the scores of trials over what they cost, by method.
-
-    Trials that sent nothing are left out, unless no trial sent anything: they
-    were stopped before the first synchronization.
-    """
-    tried = [each for each in self.tried if each.point.sent] or self.tried
-    scores = [each.point.score for each in tried]
-    y, panels = figure.Axis(), []
-    for cost, (label, unit) in _COSTS.items():
-      costs = [getattr(each.point, cost) for each in tried]
-      points = zip(costs, scores, strict=True)
-      best = pareto_plot.pareto([*points], self.objective.higher)
-      marks: list[figure.Mark] = [*pareto_plot.front_line(best)]
-      for i, method in enumerate(dict.fromkeys(t.method for t in tried)):
-        look = figure.series(i)._replace(width=0, dash=(), opacity=0.6)
-        own = [k for k, each in enumerate(tried) if each.method == method]
-        x, shown = np.take([costs, scores], own, axis=1)
-        hover = f'{method}: {{y}} for {{x}}'
-        marks.append(figure.Line(method, x, shown, look, hover=hover))
-      axis = figure.Axis(label=label, unit=unit, kind='cost')
-      title = '' if panels else f'validation {self.metric}'
-      panels.append(figure.Panel(title, axis, y, marks, 280))
-    return figure.Plot(
-      'front',
-      f'Validation {self.metric} of the trials against cost',
-      'Each trial where it reached the target, or else at its best score. A '
-      'line joins the trials that no other beats in both score and cost. '
-      'Trials that sent nothing are left out.',
-      panels,
-      columns=2,
-      compares_x=False,
-    )
-
   def write(self, out: pathlib.Path, subtitle: str) -> pathlib.Path:
-    """Writes the page and its figure; returns the page's path."""
-    plotted, words = self.front(), self.objective.words
-    image_files.write([plotted], out)
+    """Writes the page; returns its path."""
     _, bsp, *_ = self.finals
+    words = self.objective.words
 
-    def above(final):
+    def row(final):
       apart = significance.excess(final.reached, bsp.reached)
-      return Cell(None, '') if final is bsp else apart.cell('+z.2f')
+      above = Cell(None, '') if final is bsp else apart.cell('+z.2f')
+      cells = {words: final.cell(self.form), 'above tuned BSP, %': above}
+      for cost, text in (
+        ('score', '{:.4g}'.format),
+        ('sent', facts.size),
+        ('seconds', '{:.4g}'.format),
+      ):
+        mean = final.mean(cost) if final.reached else None
+        cells[cost] = NONE if mean is None else Cell(mean, text(mean))
+      return cells
 
-    finals = {
-      each.title: {
-        words: each.cell(self.form),
-        'above tuned BSP, %': above(each),
-        **_costs(
-          *map(each.mean, ('score', 'sent', 'seconds')) if each.reached else ()
-        ),
-      }
-      for each in self.finals
-    }
     trials = [
       (
         f'{rank}. {each.label}',
         {
           words: _value(each),
-          **_costs(*each.point),
           '': page.link(os.path.relpath(each.run.workdir, out), 'run'),
         },
       )
@@ -175,9 +122,9 @@ class Outcome(NamedTuple):
     ]
     more = f'The other {len(trials) - _SHOWN}'
     shown, folded = dict(trials[:_SHOWN]), dict(trials[_SHOWN:])
+    finals = {final.title: row(final) for final in self.finals}
     sections = [
       page.table('finals', FINALS, finals, 'method'),
-      page.figure(plotted),
       page.table('trials', TRIALS.capitalize(), shown, 'method', more, folded),
     ]
     return page.write(out / f'{NAME}.html', self.verdict, subtitle, sections)
@@ -194,18 +141,3 @@ class Outcome(NamedTuple):
 def _value(tried: Result) -> Cell:
   value = tried.value
   return NONE if value is None else Cell(value, f'{value:.4g}')
-
-
-def _costs(
-  score: float = math.nan, sent: float = math.nan, seconds: float = math.nan
-) -> dict[str, Cell]:
-  """Returns the cells of a row's costs; NaN is unknown."""
-  texts = {
-    'score': (score, f'{score:.4g}'),
-    'sent': (sent, facts.size(sent)),
-    'seconds': (seconds, f'{seconds:.4g}'),
-  }
-  return {
-    name: NONE if math.isnan(cell[0]) else Cell(*cell)
-    for name, cell in texts.items()
-  }

@@ -150,7 +150,7 @@ def test_the_verdict_uses_new_seeds_and_seconds_of_the_network(tuned):
   assert verdict.startswith(f'seconds to validation loss {target:.4g}: ')
   assert ' by tuned BSP' in verdict and path == f'{out}/tune.html'
   text = pathlib.Path(path).read_text()
-  for name in ('finals', 'front', 'trials'):
+  for name in ('finals', 'trials'):
     assert f'<section id="{name}">' in text
   for shown in (text, ' '.join(printed.split())):
     assert 'With new seeds, on the validation split that chose' in shown

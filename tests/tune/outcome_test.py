@@ -15,14 +15,6 @@ def reached(value, score, sent):
   return Result('local_sgd', {}, run, value, Point(score, sent, 1.0))
 
 
-def test_a_trial_that_sent_nothing_is_on_no_front():
-  """The trial was stopped before its workers first met."""
-  tried = [reached(None, 0.99, 0.0), reached(None, 0.9, 10.0)]
-  outcome = page.Outcome(TIME, 'accuracy', [], tried)
-  for panel in outcome.front().panels:
-    assert all(list(mark.y) == [0.9] for mark in panel.marks)
-
-
 def test_the_verdict_of_two_seeds_ranks_nothing():
   recipe, bsp = (
     page.Final(name, name, [reached(v, 0.9, sent) for v in values])
@@ -31,7 +23,7 @@ def test_the_verdict_of_two_seeds_ranks_nothing():
       ('tuned BSP', (10.0, 11.0, 12.5), 10.0),
     )
   )
-  outcome = page.Outcome(TIME, 'accuracy', [recipe, bsp], [])
+  outcome = page.Outcome(TIME, [recipe, bsp], [])
   assert outcome.verdict == (
     'seconds: 2.0 ± 1.0 by recipe; 11.2 ± 1.3 by tuned BSP, 5.6 times as long'
   )
