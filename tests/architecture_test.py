@@ -48,8 +48,6 @@ HOMES = {
   'tensorflow_datasets': 'data',
   'grain': 'data',
   'matplotlib': 'report',
-  'optuna': 'tune',
-  'sqlalchemy': 'tune',
   'simpy': 'simulate',
   'pyarrow': 'islands',
   'cryptography': 'islands',

@@ -1,41 +1,43 @@
 """The phases of `selsync tune`."""
 
 import argparse
-import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import datetime
 import itertools
 import math
-import pathlib
-import threading
 from typing import Any, NamedTuple
 
 from selsync_jax.commands import pool
 from selsync_jax.commands.pool import Processes
 from selsync_jax.config import ConfigError, flat, RunError
 from selsync_jax.report import facts
-from selsync_jax.runs import files, fingerprint, history, workdir
+from selsync_jax.runs import files, history, workdir
 from selsync_jax.runs.history import Trial
 from selsync_jax.sync.network import Network
-from selsync_jax.training.settings import METHOD
 from selsync_jax.tune import choices, page
-from selsync_jax.tune.attempt import Attempt
 from selsync_jax.tune.curves import Curves
-from selsync_jax.tune.objective import NOWHERE, Objective
-from selsync_jax.tune.search import Result, Search
-from selsync_jax.tune.space import Space
+from selsync_jax.tune.objective import Objective
+from selsync_jax.tune.search import listed, Result
+from selsync_jax.tune.space import Recipe, Space
 
 BSP = 'bsp'
 RECIPE = 'recipe.py'
+SLOWER = 2.0
+"""A trial is stopped when it has taken this many times as long as BSP."""
+_DATABASE = 'tune.db'  # The trials of an earlier version.
 
 
 def tune(options: argparse.Namespace, run: Callable[..., None] | None) -> None:
   """Searches, trains the best trials again, and writes the recipe."""
   candidates = options.candidates
+  if (candidates.out / _DATABASE).exists():
+    raise ConfigError(
+      f'--out={candidates.out}: holds a search of an earlier version, '
+      f'{_DATABASE}; choose another --out'
+    )
   processes = pool.create_processes(options.jobs)
   run = run or processes.run
   with workdir.claimed(candidates.out, '--out'):
-    _refuse_other_code(options)
     _begin(1, 'BSP with the fields of the config, and the time of a step')
     reference = _train_reference(options, processes, run)
     workers = reference.config.workers
@@ -47,27 +49,6 @@ def tune(options: argparse.Namespace, run: Callable[..., None] | None) -> None:
     )
     objective = _objective(options, curves, reference)
     _Tuning(options, processes, run, reference, curves, objective).tune()
-
-
-def _refuse_other_code(options: argparse.Namespace) -> None:
-  """Raises `ConfigError` if code was edited after it trained trials.
-
-  All trials of a search must run the same code, so none is trained again.
-  """
-  load, out = options.candidates.settings, options.candidates.out
-  found = {
-    f'{name}.{spec}' if name == METHOD else name: digests
-    for space in options.spaces.values()
-    for spec in space.choices
-    for name, digests in load(spec, {}).code.items()
-  }
-  if changes := fingerprint.check(out, found, accept=True):
-    raise ConfigError(
-      f'--out={out}: holds a search, and {"; ".join(changes)}; choose '
-      'another --out'
-    )
-  if found:
-    fingerprint.write(out, found)
 
 
 def _train_reference(
@@ -129,7 +110,8 @@ def _objective(
     raise RunError(f'{reference.workdir}: BSP has no finite {score}')
   target = last.score if options.target is None else options.target
   words = f'seconds to {score} {target:.4g}'
-  return Objective(curves.higher, 'seconds', last.seconds, target, words)
+  longest = SLOWER * last.seconds
+  return Objective(curves.higher, 'seconds', longest, target, words)
 
 
 class _Tuning(NamedTuple):
@@ -146,13 +128,14 @@ class _Tuning(NamedTuple):
     """Runs all trials, trains the best again with new seeds; writes them."""
     options, candidates = self.options, self.options.candidates
     objective, curves = self.objective, self.curves
-    searches = [self._search(*named) for named in options.spaces.items()]
-    print('\n'.join(self._plan(*searches)), flush=True)
+    spaces = options.spaces.values()
+    fixed = [self._fixed(space) for space in spaces]
+    own = candidates.seed, options.trials, candidates.settings, self._run_of
+    lists = [listed(*each, *own) for each in zip(spaces, fixed, strict=True)]
+    print('\n'.join(self._plan(fixed, lists)), flush=True)
     _begin(2, 'trials of BSP, then of the methods')
-    self._try(searches)
-    of_bsp, found = (search.results() for search in searches)
-    results = [*found, *of_bsp]
-    results.sort(key=lambda result: objective.rank(result.value))
+    of_bsp, found = self._try(lists)
+    results = sorted([*found, *of_bsp], key=self._rank)
     if results[0].value is None:
       words = objective.words
       raise RunError(f'{candidates.out}: no trial has a value of {words}')
@@ -168,14 +151,13 @@ class _Tuning(NamedTuple):
     finals = [
       page.Final(name, seeds[0].label, seeds) for name, seeds in again.items()
     ]
-    tried = [each for each in results if not math.isnan(each.point.score)]
     subtitle = (
       f'{facts.setting(flat(best.run.config.to_dict()))}; {curves.network}; '
       f'{len(found)} trials, and {len(of_bsp)} of BSP, with one seed, the best '
       f'{options.finalists} of each with others; mean ± sample standard '
       f'deviation over {options.seeds} that chose nothing'
     )
-    outcome = page.Outcome(objective, finals, tried)
+    outcome = page.Outcome(objective, finals, results)
     path = outcome.write(candidates.out, subtitle)
     recipe = candidates.out / RECIPE
     about = f'{outcome.verdict}.\n{options.line}'
@@ -183,11 +165,13 @@ class _Tuning(NamedTuple):
     outcome.show()
     print(f'{outcome.verdict}.\n{path}\n{recipe}')
 
-  def _plan(self, bsp: Search, ours: Search) -> list[str]:
+  def _plan(
+    self, fixed: Sequence[Sequence[Recipe]], lists: Sequence[Sequence[Result]]
+  ) -> list[str]:
     """Returns lines about the runs to come, their time, and untried methods."""
     options = self.options
     count, seeds = options.trials, options.seeds
-    trials = sum(max(count - search.done, 0) for search in (bsp, ours))
+    trials = sum(not each.run.is_done for each in itertools.chain(*lists))
     choosing = 2 * options.finalists * seeds if options.finalists > 1 else 0
     total = trials + choosing + 3 * seeds
     each = history.read(self.reference.workdir).outcome['seconds']
@@ -197,87 +181,68 @@ class _Tuning(NamedTuple):
       f'the best, {3 * seeds} that judge; about {about} with '
       f"--jobs={options.jobs}, if each takes as long as BSP's, {each:.1f} s"
     ]
-    for name, search in (('BSP', bsp), ('the methods', ours)):
-      if count <= (first := len(search.queued)):
+    names = 'BSP', 'the methods'
+    for name, first, found in zip(names, fixed, lists, strict=True):
+      if count <= len(first):
         lines.append(
           f'--trials={count}: no settings of {name} are searched, because the '
-          f'first {first} trials have fixed settings'
+          f'first {len(first)} trials have fixed settings'
         )
-        tried = search.queued[:count]
-        if never := [m for m in dict.fromkeys(search.queued) if m not in tried]:
+        tried = {result.method for result in found}
+        every = dict.fromkeys(method for method, _ in first)
+        if never := [method for method in every if method not in tried]:
           lines[-1] += f'; not tried: {", ".join(never)}'
+      elif len(found) < count:
+        lines.append(
+          f'--trials={count}: only {len(found)} trials of {name}, because '
+          'their choices give no more'
+        )
     return lines
 
-  def _search(self, name: str, space: Space) -> Search:
-    """Opens a search; its first trials are the methods as in the config.
+  def _fixed(self, space: Space) -> list[Recipe]:
+    """Returns the first trials: the methods as in the config.
 
     With a budget of bytes, they also include settings that average as often as
     the budget allows, at the config's learning rate and at twice that rate.
     """
-    objective, curves = self.objective, self.curves
-    candidates = self.options.candidates
-    seed = candidates.seed
-
-    def make(spec, fields):
-      (trial,) = candidates.trials(spec, fields, 1, seed)
-      return trial._replace(flags=[*trial.flags, '--noreport'])
-
-    about = {
-      'seed': seed,
-      'objective': objective.words,
-      'target and budget': [objective.target, objective.budget],
-      'network': curves.network,
-      'seconds of a step': curves.compute,
-      'space': space.digest,
-    }
-    out = candidates.out
-    search = Search(
-      *(out, name, about, space, objective, seed, make, curves.of)
-    )
+    found: list[Recipe] = []
     for spec in space.choices:
-      search.first(space.as_it_is(spec))
-      if objective.is_of_bytes:
+      found.append((spec, {}))
+      if self.objective.is_of_bytes:
 
         def fits(fields, spec=spec):
-          return curves.sent(make(spec, fields)) <= objective.budget
+          sent = self.curves.sent(self._run_of(spec, fields))
+          return sent <= self.objective.budget
 
-        for dense in space.densest(spec, fits):
-          search.first(dense)
-    return search
+        found += [(spec, dense) for dense in space.densest(spec, fits)]
+    return found
 
-  def _try(self, searches: Sequence[Search]) -> None:
-    """Runs the trials of each search, one search after the other."""
-    count = self.options.trials
-    begun = collections.defaultdict[pathlib.Path, list[Attempt]](list)
-    turns = collections.defaultdict[pathlib.Path, threading.Lock](
-      threading.Lock
-    )
-    done = sum(min(count, search.done) for search in searches)
-    total = count * len(searches)
+  def _run_of(self, spec: str, fields: Mapping[str, Any]) -> Trial:
+    """Returns the run of a trial."""
+    candidates = self.options.candidates
+    (trial,) = candidates.trials(spec, fields, 1, candidates.seed)
+    return trial._replace(flags=[*trial.flags, '--noreport'])
 
-    def queue():
-      indices = itertools.count(done)
-      for search in searches:
-        while attempt := search.ask(count):
-          begun[attempt.run.workdir].append(attempt)
-          turns[attempt.run.workdir]
-          # Interrupted trials may exceed `count`, if it was lowered.
-          yield min(next(indices), total - 1), attempt.run
+  def _try(self, lists: Sequence[Sequence[Result]]) -> list[list[Result]]:
+    """Runs trials; returns the results of each list, the best first."""
 
     def run(trial):
-      attempt = begun[trial.workdir].pop()
-      with turns[trial.workdir]:  # Equal trials share a run.
-        if not attempt() and not trial.is_done:
-          try:
-            self.run(trial, attempt)
-          except pool.TrialFailed as error:
-            is_mistake = error.code == ConfigError.code
-            if not (is_mistake and choices.is_named(error.reason)):
-              raise  # The rest are choices that only a run can check.
-        attempt.tell()
+      read = self.curves.of(trial)
 
-    shares = [1.0] * done + [0.0] * (total - done)
-    self.processes.run_each(queue(), shares, run)
+      def is_over():
+        return any(map(self.objective.is_over, read()))
+
+      if is_over():
+        return  # An earlier command stopped it here.
+      try:
+        self.run(trial, is_over)
+      except pool.TrialFailed as error:
+        is_mistake = error.code == ConfigError.code
+        if not (is_mistake and choices.is_named(error.reason)):
+          raise  # The rest are choices that only a run can check.
+
+    self._run_once(itertools.chain(*lists), run)
+    return [sorted(map(self._judged, each), key=self._rank) for each in lists]
 
   def _choose(
     self, found: Sequence[Result], of_bsp: Sequence[Result]
@@ -288,11 +253,7 @@ class _Tuning(NamedTuple):
     rank the finalists, by the fewest misses first, and then by the mean value.
     """
     count = self.options.finalists
-    groups = [
-      [*{each.run.workdir: each for each in results}.values()]
-      for results in (found, of_bsp)
-    ]
-    finalists = [group[:count] for group in groups]
+    finalists = [results[:count] for results in (found, of_bsp)]
     chosen = {
       each.run.workdir: (each.method, each.fields)
       for group in finalists
@@ -313,30 +274,40 @@ class _Tuning(NamedTuple):
     return min(best, tuned, key=rank), tuned
 
   def _train_again(
-    self, chosen: Mapping[Any, tuple[str, Mapping[str, Any]]], first: int
+    self, chosen: Mapping[Any, Recipe], first: int
   ) -> dict[Any, list[Result]]:
     """Trains methods with fields, by any key, with seeds from `first` on.
 
     The seeds right after the config's choose nothing: they judge at the end.
     """
-    trials = {
-      key: self.options.candidates.trials(*each, self.options.seeds, first)
-      for key, each in chosen.items()
+    candidates, seeds = self.options.candidates, self.options.seeds
+    again = {
+      key: [
+        Result(method, fields, trial)
+        for trial in candidates.trials(method, fields, seeds, first)
+      ]
+      for key, (method, fields) in chosen.items()
     }
-    every = {trial.workdir: trial for each in trials.values() for trial in each}
-    self.processes.run_all(list(every.values()), self.run)
-    return {
-      key: [self._result(*chosen[key], trial) for trial in each]
-      for key, each in trials.items()
-    }
+    self._run_once(itertools.chain(*again.values()), self.run)
+    return {key: [*map(self._judged, each)] for key, each in again.items()}
 
-  def _result(
-    self, method: str, fields: Mapping[str, Any], trial: Trial
-  ) -> Result:
-    """Returns the result of a run that is finished or has diverged."""
-    point = self.objective.decisive(self.curves.of(trial)(), trial.is_done)
-    value = self.objective.value(point) if point else None
-    return Result(method, fields, trial, value, point or NOWHERE)
+  def _run_once(
+    self, results: Iterable[Result], run: Callable[[Trial], None]
+  ) -> None:
+    """Calls `run` with the unfinished runs, which several results may share."""
+    runs = {result.run.workdir: result.run for result in results}
+    self.processes.run_all([*runs.values()], run)
+
+  def _judged(self, result: Result) -> Result:
+    """Returns the result of a run that has ended or diverged."""
+    points = self.curves.of(result.run)()
+    point = self.objective.decisive(points, result.run.is_done)
+    if point is None:
+      return result
+    return result._replace(value=self.objective.value(point), point=point)
+
+  def _rank(self, result: Result) -> float:
+    return self.objective.rank(result.value)
 
 
 def _begin(phase: int, what: str) -> None:

@@ -27,7 +27,6 @@ from selsync_jax.devices.mappers import Mapper
 from selsync_jax.models import tasks
 from selsync_jax.runs import records, source, writers
 
-METHOD = 'code.method'  # It does not change what is trained.
 # Sections whose constructors have further fields.
 _OPEN = (
   'data.',
@@ -78,7 +77,7 @@ class Settings(NamedTuple):
   def code_of(self, *names: str) -> dict[str, Any]:
     """Returns the digests of registered source, with these tasks alone."""
     found = {
-      METHOD: self.method.method.code if self.method else (),
+      'code.method': self.method.method.code if self.method else (),
       'code.data': self.data.dataset.code,
       'code.model': self.model.code,
       **{f'code.task.{n}': self.task_code[n] for n in names},

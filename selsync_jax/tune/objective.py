@@ -4,6 +4,7 @@ Scores are on the validation split, one for each evaluation of a run.
 """
 
 from collections.abc import Sequence
+import itertools
 import math
 from typing import Literal, NamedTuple
 
@@ -29,15 +30,9 @@ class Objective(NamedTuple):
 
   higher: bool  # Whether a higher score is a better one.
   cost: Literal['seconds', 'sent']
-  budget: float  # With a target, the cost from which a run is too slow.
+  budget: float  # Points that cost more do not count.
   target: float | None = None
   words: str = ''  # The meaning of its values.
-
-  @property
-  def direction(self) -> Literal['minimize', 'maximize']:
-    """The direction of better values."""
-    by_score = self.target is None and self.higher
-    return 'maximize' if by_score else 'minimize'
 
   @property
   def is_of_bytes(self) -> bool:
@@ -48,18 +43,15 @@ class Objective(NamedTuple):
     """Returns a key by which values are sorted, the best first."""
     if value is None:
       return math.inf
-    return value if self.direction == 'minimize' else -value
-
-  def best(self, points: Sequence[Point]) -> Point | None:
-    """Returns the point with the best score; `None` if there is none."""
-    sign = 1 if self.higher else -1
-    scored = [point for point in points if not math.isnan(point.score)]
-    return max(scored, key=lambda point: sign * point.score, default=None)
+    return -value if self.target is None and self.higher else value
 
   def is_over(self, point: Point) -> bool:
     """Whether nothing after this point matters."""
+    return self._reaches(point) or getattr(point, self.cost) > self.budget
+
+  def _reaches(self, point: Point) -> bool:
     if self.target is None:
-      return self.share(point) > 1
+      return False
     gap = point.score - self.target
     return gap >= 0 if self.higher else gap <= 0
 
@@ -68,22 +60,16 @@ class Objective(NamedTuple):
 
     A run that ended within its budget, and is not done, has diverged.
     """
-    over = next(filter(self.is_over, points), None)
+    counted = [*itertools.takewhile(lambda p: not self.is_over(p), points)]
+    over = next(iter(points[len(counted) :]), None)
     if self.target is not None:
-      return over
+      return over if over and self._reaches(over) else None
     if over is None and not is_done:
       return None
-    return self.best([point for point in points if not self.is_over(point)])
+    sign = 1 if self.higher else -1
+    scored = [point for point in counted if not math.isnan(point.score)]
+    return max(scored, key=lambda point: sign * point.score, default=None)
 
   def value(self, point: Point) -> float:
     """Returns the value of a run with this decisive point."""
     return point.score if self.target is None else getattr(point, self.cost)
-
-  def progress(self, point: Point) -> float:
-    """Returns the score; its negative if the best value is the lowest."""
-    runs_against = self.target is not None and self.higher
-    return -point.score if runs_against else point.score
-
-  def share(self, point: Point) -> float:
-    """Returns the share of the budget that has been spent."""
-    return getattr(point, self.cost) / self.budget

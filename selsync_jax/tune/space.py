@@ -15,9 +15,9 @@ from collections.abc import (
 )
 import math
 from typing import Any, NamedTuple
-import zlib
 
 import ml_collections
+import numpy as np
 
 from selsync_jax import methods
 from selsync_jax.config import ConfigError, rule
@@ -45,6 +45,9 @@ _COARSE = 'int4', 'int8'
 _LSSRS = (OWN, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
+Recipe = tuple[str, Mapping[str, Any]]
+"""A method, and fields that differ from those of its config."""
+
 Load = Callable[[str, Mapping[str, Any]], Settings]
 """`load(method, fields)`: the checked settings of a method, with some fields
 changed; a `ConfigError` if they contradict each other."""
@@ -59,56 +62,33 @@ class Space(NamedTuple):
   choices: Mapping[str, Choices]  # By method.
   own: Mapping[str, Mapping[str, Any]]  # The config's values of these fields.
 
-  @property
-  def digest(self) -> str:
-    """A short text that differs for another space."""
-    return f'{zlib.crc32(repr(self.choices).encode()):08x}'
+  def draw(self, seed: int, number: int) -> Recipe:
+    """Draws a method and its fields, which the seed and the number decide.
 
-  def suggest(self, trial: Any) -> tuple[str, dict[str, Any]]:
-    """Lets a trial of Optuna choose; returns a method and its fields.
-
-    Real numbers of a range have two significant digits, more where that would
-    leave the range. Fields that stay as the config has them are left out.
+    Fields that stay as the config has them are left out.
     """
-    method = trial.suggest_categorical('method', list(self.choices))
-    fields = {}
-    for field, choice in self.choices[method].items():
-      value = _suggest(trial, self.name(method, field), choice)
-      if value not in (OWN, self.own[method][field]):
-        fields[field] = _rounded(value, choice)
-    return method, fields
+    rng = np.random.default_rng([seed, number])
+    method = _draw(rng, tuple(self.choices))
+    drawn = {k: _draw(rng, each) for k, each in self.choices[method].items()}
+    return method, self._changed(method, drawn)
 
-  def name(self, method: str, field: str) -> str:
-    """Returns the name of a choice for Optuna.
-
-    The name is the field if the method has the same values for it as the first
-    method with this field.
-    """
-    choice = self.choices[method][field]
-    every = (each[field] for each in self.choices.values() if field in each)
-    return field if next(every) == choice else f'{method}: {field}'
-
-  def as_it_is(self, method: str) -> dict[str, Any]:
-    """Returns the choices, by name, that leave a method as the config has it.
-
-    A field is left out if the config's value is not among the choices.
-    """
-    found: dict[str, Any] = {'method': method}
-    for field, choice in self.choices[method].items():
-      own, name = self.own[method][field], self.name(method, field)
-      for value in OWN, own:
-        if name not in found and _holds(choice, value):
-          found[name] = value
-    return found
+  def _changed(self, method: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns fields that differ from the config's, in the order of choices."""
+    own, known = self.own[method], self.choices[method]
+    return {
+      k: fields[k]
+      for k in known
+      if k in fields and fields[k] not in (OWN, own[k])
+    }
 
   def densest(
     self, method: str, fits: Callable[[Mapping[str, Any]], bool]
   ) -> Iterator[dict[str, Any]]:
-    """Yields choices, by name, that average as often as a budget lets.
+    """Yields fields that average as often as a budget lets.
 
     The averages are in int4 or int8, the coarsest that may be chosen: many
     coarse averages are worth more than few fine ones (docs/evidence.md). The
-    learning rate is the config's, and twice that rate. All other choices are
+    learning rate is the config's, and twice that rate. All other fields are
     the config's. A method that always exceeds the budget yields nothing.
 
     Args:
@@ -125,15 +105,11 @@ class Space(NamedTuple):
         values, True, key=lambda value: fits({**changed, field: value})
       )
       if least < len(values):
-        found = changed | {field: values[least]}
-        named = {
-          self.name(method, f): v if _holds(choices[f], v) else OWN
-          for f, v in found.items()
-        }
-        yield (same := self.as_it_is(method) | named)
+        dense = {**changed, field: values[least]}
+        yield self._changed(method, dense)
         rate = 2 * self.own[method].get(RATE, math.inf)
         if _holds(choices.get(RATE, ()), rate):
-          yield same | {self.name(method, RATE): rate}
+          yield self._changed(method, dense | {RATE: rate})
 
 
 def _holds(choice: Choice, value: Any) -> bool:
@@ -155,18 +131,21 @@ def _ascending(choice: Choice, own: Any) -> Sequence[Any]:
   return [hundredth / 100 for hundredth in range(low, high + 1)]
 
 
-def _suggest(trial: Any, name: str, choice: Choice) -> Any:
+def _draw(rng: np.random.Generator, choice: Choice) -> Any:
+  """Draws a value of a choice.
+
+  Real numbers of a range have two significant digits, more where that would
+  leave the range.
+  """
   if not isinstance(choice, Range):
-    return trial.suggest_categorical(name, choice)
+    return choice[rng.integers(len(choice))]
+  low, high = choice.low, choice.high + choice.is_whole
+  if choice.log:
+    value = math.exp(rng.uniform(math.log(low), math.log(high)))
+  else:
+    value = rng.uniform(low, high)
   if choice.is_whole:
-    return trial.suggest_int(name, choice.low, choice.high, log=choice.log)
-  return trial.suggest_float(name, choice.low, choice.high, log=choice.log)
-
-
-def _rounded(value: Any, choice: Choice) -> Any:
-  """Returns a real number of a range with few digits; others as they are."""
-  if not isinstance(choice, Range) or choice.is_whole:
-    return value
+    return min(max(math.floor(value), choice.low), choice.high)
   each = (float(f'{value:.{digits}g}') for digits in range(2, 17))
   return next((x for x in each if _holds(choice, x)), value)
 

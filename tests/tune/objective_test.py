@@ -10,7 +10,6 @@ POINTS = [Point(s, 10 * t, t) for t, s in enumerate([0.5, 0.8, 0.9, 0.7], 1)]
 
 def test_the_first_score_at_the_target_decides_and_its_cost_is_the_value():
   soonest = Objective(higher=True, cost='seconds', budget=8, target=0.8)
-  assert soonest.direction == 'minimize'
   assert soonest.decisive(POINTS, True) == POINTS[1]
   assert soonest.value(POINTS[1]) == 2
   assert [soonest.is_over(p) for p in POINTS[:2]] == [False, True]
@@ -19,7 +18,6 @@ def test_the_first_score_at_the_target_decides_and_its_cost_is_the_value():
 
 def test_the_best_score_within_the_budget_decides():
   within = Objective(higher=True, cost='sent', budget=20)
-  assert within.direction == 'maximize'
   assert within.decisive(POINTS, True) == POINTS[1]  # 0.9 costs 30 bytes.
   assert within.value(POINTS[1]) == 0.8
   assert [within.is_over(p) for p in POINTS[:3]] == [False, False, True]
@@ -28,7 +26,6 @@ def test_the_best_score_within_the_budget_decides():
 
 def test_a_lower_loss_is_better():
   within = Objective(higher=False, cost='seconds', budget=3)
-  assert within.direction == 'minimize'
   assert within.decisive(POINTS, True) == POINTS[0]
   soonest = Objective(higher=False, cost='seconds', budget=8, target=0.7)
   assert soonest.decisive(POINTS, True) == POINTS[0]
@@ -44,13 +41,18 @@ def test_a_run_ends_where_its_budget_does_also_between_two_scores():
   assert soonest.decisive(points, is_done=True) is None
 
 
-def test_progress_is_in_the_direction_of_values():
-  for higher in (True, False):
-    for target in (None, 0.8):
-      each = Objective(higher, 'seconds', 8, target)
-      worse, better = sorted(POINTS[:2], reverse=not higher)
-      rises = each.progress(better) > each.progress(worse)
-      assert rises == (each.direction == 'maximize')
+def test_a_target_beyond_the_budget_counts_as_missed():
+  soonest = Objective(higher=True, cost='seconds', budget=2, target=0.9)
+  assert [soonest.is_over(p) for p in POINTS] == [False, False, True, True]
+  late = Point(0.8, 40, 3)
+  assert soonest.decisive([*POINTS[:2], late, POINTS[2]], True) is None
+
+
+def test_better_values_rank_first():
+  for higher, target in ((True, None), (False, None), (True, 0.8)):
+    each = Objective(higher, 'seconds', 8, target)
+    better, worse = (2, 1) if higher and target is None else (1, 2)
+    assert each.rank(better) < each.rank(worse) < each.rank(None)
 
 
 def test_a_run_that_diverges_within_the_budget_has_no_value():

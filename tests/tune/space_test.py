@@ -2,7 +2,6 @@
 
 import pathlib
 
-import optuna
 import pytest
 
 from selsync_jax.commands.candidates import Candidates
@@ -27,19 +26,11 @@ def every():
   return build(*METHODS)
 
 
-@pytest.mark.parametrize('method', METHODS)
-def test_the_first_trial_of_a_method_leaves_its_config_as_it_is(method, every):
-  chosen, _ = every
-  trial = optuna.trial.FixedTrial(chosen.as_it_is(method))
-  assert chosen.suggest(trial) == (method, {})
-
-
 def test_a_method_may_average_as_often_as_a_budget_lets(every):
   chosen, _ = every
 
   def found(method, fits):
-    each = chosen.densest(method, fits)
-    return [chosen.suggest(optuna.trial.FixedTrial(made))[1] for made in each]
+    return [*chosen.densest(method, fits)]
 
   def fits(fields):
     return fields['sync.period'] >= 10
@@ -52,24 +43,21 @@ def test_a_method_may_average_as_often_as_a_budget_lets(every):
 def test_a_budget_may_let_the_usual_share_of_steps_average():
   chosen, _ = build('selsync', fields=['--config.sync.delta=None'])
   made = chosen.densest('selsync', lambda fields: fields['sync.lssr'] > 0.8)
-  suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
-  assert suggested == ('selsync', {'sync.wire': 'int4', 'sync.lssr': 0.9})
+  assert next(made) == {'sync.wire': 'int4', 'sync.lssr': 0.9}
 
 
 def test_a_budget_is_spent_on_the_coarsest_wire_that_may_be_chosen():
   given = {'all': {'sync.wire': ('float32', 'int8')}}
   chosen, _ = build('local_sgd', given=given)
   made = chosen.densest('local_sgd', lambda fields: True)
-  suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
-  assert suggested == ('local_sgd', {'sync.wire': 'int8', 'sync.period': 2})
+  assert next(made) == {'sync.wire': 'int8', 'sync.period': 2}
 
 
 def test_the_value_of_the_config_is_in_every_list():
   own = {'sync.period': ('own', 2, 16)}  # The config has 8.
   chosen, _ = build('local_sgd', given={'local_sgd': own})
   made = chosen.densest('local_sgd', lambda fields: fields['sync.period'] > 4)
-  suggested = chosen.suggest(optuna.trial.FixedTrial(next(made)))
-  assert suggested == ('local_sgd', {'sync.wire': 'int4'})
+  assert next(made) == {'sync.wire': 'int4'}
 
 
 def test_ranges_are_around_the_own_values_and_within_their_limits(every):
@@ -103,13 +91,11 @@ def test_parts_are_chosen_where_the_method_accepts_them(every):
 
 def test_a_value_may_bring_other_fields(every):
   chosen, candidates = every
-  name = chosen.name('diloco', 'sync.delay')
-  made = chosen.as_it_is('diloco') | {name: f'2{HALF}'}
-  method, fields = chosen.suggest(optuna.trial.FixedTrial(made))
-  assert fields == {'sync.delay': f'2{HALF}'}
-  delay = candidates.settings(method, fields).config.sync.delay
+  fields = {'sync.delay': f'2{HALF}'}
+  assert fields['sync.delay'] in chosen.choices['diloco']['sync.delay']
+  delay = candidates.settings('diloco', fields).config.sync.delay
   assert delay.to_dict() == {'steps': 2, 'keep': 0.5, 'extrapolate': 0.5}
-  (trial,) = candidates.trials(method, fields, 1, 0)
+  (trial,) = candidates.trials('diloco', fields, 1, 0)
   assert trial.config.sync.delay == delay
   with_mean, _ = build('diloco+sync.averager=mean')
   assert (
@@ -135,13 +121,6 @@ def test_fields_set_on_the_command_line_are_not_chosen():
   assert 'optimizer.learning_rate' in names
 
 
-def test_methods_share_a_choice_from_the_same_values():
-  chosen, _ = build('local_sgd', 'fedadam', 'diloco')
-  assert chosen.name('fedadam', 'sync.period') == 'sync.period'
-  assert chosen.name('diloco', 'sync.period') == 'diloco: sync.period'
-  assert chosen.name('diloco', 'sync.wire') == 'sync.wire'
-
-
 def test_a_file_replaces_choices(tmp_path):
   path = tmp_path / 'space.toml'
   path.write_text(
@@ -159,15 +138,28 @@ def test_a_file_replaces_choices(tmp_path):
 
 
 def test_a_listed_number_is_as_it_is_and_one_of_a_range_stays_inside():
-  given = {'sync.lssr': Range(0.5, 0.999), space.RATE: (0.0125, 0.2)}
-  chosen, _ = build(
-    'selsync', fields=['--config.sync.delta=None'], given={'selsync': given}
-  )
-  for drawn, rounded in ((0.998, 0.998), (0.987654, 0.99), (0.61234, 0.61)):
-    made = chosen.as_it_is('selsync')
-    made |= {space.RATE: 0.0125, 'sync.lssr': drawn}
-    _, fields = chosen.suggest(optuna.trial.FixedTrial(made))
-    assert fields == {space.RATE: 0.0125, 'sync.lssr': rounded}
+  of_range = {
+    'sync.lssr': Range(0.5, 0.999),
+    'sync.max_period': Range(2, 5),
+    'schedule.warmup_epochs': Range(-1.0, 2.0, log=False),
+  }
+  given = {space.RATE: (0.0125, 0.2), **of_range}
+  chosen = space.Space({'selsync': given}, {'selsync': dict.fromkeys(given)})
+  drawn = [chosen.draw(0, number)[1] for number in range(200)]
+  assert {fields[space.RATE] for fields in drawn} == {0.0125, 0.2}
+  assert {fields['sync.max_period'] for fields in drawn} == {2, 3, 4, 5}
+  for field, each in of_range.items():
+    values = [fields[field] for fields in drawn]
+    assert each.low <= min(values) < max(values) <= each.high
+  short = [len(f'{fields["sync.lssr"]}') <= len('0.61') for fields in drawn]
+  assert sum(short) > 190  # The few above 0.99 have three digits.
+
+
+def test_a_draw_leaves_out_fields_that_stay_as_they_are():
+  given = {space.RATE: (0.1,), 'sync.wire': ('own',), 'epochs': (2,)}
+  own = {space.RATE: 0.1, 'sync.wire': 'int8', 'epochs': 4}
+  chosen = space.Space({'local_sgd': given}, {'local_sgd': own})
+  assert chosen.draw(0, 0) == ('local_sgd', {'epochs': 2})
 
 
 def test_a_field_of_a_part_is_chosen_if_the_method_names_the_part():
