@@ -1,6 +1,5 @@
 """The values that a search may choose for a field, and a file of them."""
 
-from collections.abc import Iterator, Mapping
 import pathlib
 import re
 from typing import Any
@@ -15,8 +14,9 @@ ALL = 'all'
 OWN = 'own'
 """The choice to leave a field as the config has it."""
 
-VARIED = ('sync', 'optimizer', 'schedule', 'epochs', 'steps')
-"""Sections that a search may vary; others change what is trained."""
+_SECTIONS = ('sync', 'optimizer', 'schedule')
+VARIED = (*_SECTIONS, 'epochs', 'steps')
+"""Sections and fields that a search may vary; others change what is trained."""
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +71,7 @@ def read(path: pathlib.Path) -> dict[str, Choices]:
     if not isinstance(fields, dict):
       raise ConfigError(f'--space={path}: {method}: must be in a section')
     found[method] = {}
-    for field, choice in _fields(fields):
+    for field, choice in fields.items():
       try:
         found[method][field] = _choice(field, choice)
       except ValueError as error:
@@ -80,22 +80,14 @@ def read(path: pathlib.Path) -> dict[str, Choices]:
   return found
 
 
-def _fields(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-  """Yields fields and their choices; `a.b = 1` is `a = {b = 1}` in TOML."""
-  for name, value in section.items():
-    nested = value.values() if isinstance(value, dict) else ()
-    if any(isinstance(each, dict | list) for each in nested):
-      yield from ((f'{name}.{field}', each) for field, each in _fields(value))
-    else:
-      yield name, value
-
-
 def _choice(field: str, given: Any) -> Choice:
   """Returns a choice of a file; raises `ValueError` if it is not one."""
   if field.partition('.')[0] not in VARIED:
     raise ValueError(
       f'must be a field of {", ".join(VARIED)}; others change what is trained'
     )
+  if field in _SECTIONS:
+    raise ValueError(f'a name with dots needs quotes: "{field}.NAME"')
   if not given or not isinstance(given, dict | list):
     raise ValueError('must be a list of values, or {low = ..., high = ...}')
   if isinstance(given, dict):

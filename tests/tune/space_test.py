@@ -171,18 +171,6 @@ def test_a_field_of_a_part_is_chosen_if_the_method_names_the_part():
     build('local_sgd', given={'local_sgd': own})
 
 
-def test_a_field_may_stand_in_quotes_or_not(tmp_path):
-  path, found = tmp_path / 'space.toml', []
-  for quote in ('"', ''):
-    fields = [f'{quote}{name}{quote}' for name in ('sync.delay.keep', 'epochs')]
-    path.write_text(
-      f'[all]\n{fields[0]} = [0]\n{fields[1]} = {{low=1, high=2}}'
-    )
-    found.append(choices.read(path))
-  assert found[0] == found[1]
-  assert found[0] == {'all': {'sync.delay.keep': (0,), 'epochs': Range(1, 2)}}
-
-
 @pytest.mark.parametrize(
   'text, line',
   [
@@ -194,7 +182,11 @@ def test_a_field_may_stand_in_quotes_or_not(tmp_path):
       '[all]\n"sync.wire" = []',
       '[all] sync.wire: must be a list of values, or',
     ),
-    ('[all]\nsync.wire = [[1]]', '[all] sync.wire: Expected `bool |'),
+    ('[all]\n"sync.wire" = [[1]]', '[all] sync.wire: Expected `bool |'),
+    (
+      '[all]\nsync.wire = [1]',
+      '[all] sync: a name with dots needs quotes: "sy',
+    ),
     ('[all]\n"epochs" = {low = 3}', 'missing required field `high`'),
     ('[all]\n"epochs" = {low = "a", high = 2}', '[all] epochs: Expected `int'),
     (
