@@ -1,14 +1,15 @@
-"""Old names end in one line with the new name, and old runs are read."""
+"""Old names end in one line with the new name."""
 
+import json
 import re
 
 import pytest
 
 import selsync_jax as ss
-from selsync_jax import renamed
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
-from selsync_jax.runs import records
+from selsync_jax.runs import records, workdir
+from selsync_jax.training import settings
 
 
 @pytest.mark.parametrize(
@@ -43,54 +44,18 @@ def test_an_old_name_of_python_names_the_new_one(make, error, line):
     make()
 
 
-def test_a_run_of_old_names_is_read_under_the_new_ones(tmp_path):
-  new = {
-    'workers': 4,
-    'epochs': 1.0,
-    'seed': 0,
-    'mapper': 'pmap',
-    'check_replicas_every': 100,
-    'log': {'print_every_seconds': 30.0, 'every': 1},
-    'virtual_cluster': {'compute': 'factors'},
-    'sync': {
-      'method': 'selsync',
-      'vote_delay': 1,
-      'delay': {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5, 'mix': 0.0},
-      'trigger': {'name': 'min_interval', 'trigger': {'vote_delay': 1}},
-      'averager': {'name': 'interleave', 'between': {'delay': {'keep': 1.0}}},
-      'optimizer_state': {'name': 'local'},
-    },
-  }
-
-  def aged(value):
-    if not isinstance(value, dict):
-      return OLD.get(value, value) if isinstance(value, str) else value
-    return {OLD.get(name, name): aged(each) for name, each in value.items()}
-
-  records.write_config(tmp_path, aged(new))
-  assert records.read_config(tmp_path) == new
-  records.write_config(tmp_path, new)
-  assert records.read_config(tmp_path) == new
-
-
-@pytest.mark.parametrize('method', ['mine', 'selsync_mine'])
-def test_a_name_of_a_users_own_method_stays(method, tmp_path):
-  own = {
-    'workers': 4,
-    'seed': 0,
-    'mapper': 'pmap',
-    'sync': {'method': method, 'lag': 3, 'own': 1, 'local': 2},
-  }
-  records.write_config(tmp_path, own)
-  assert records.read_config(tmp_path) == own
-
-
-def test_a_config_of_a_users_own_keeps_its_names(tmp_path):
-  """A `Recorder` writes its input unchanged."""
-  own = {'workers': 4, 'sync': {'method': 'mine'}, 'cluster': 'a100'}
-  records.write_config(tmp_path, own)
-  assert records.read_config(tmp_path) == own
-
-
-OLD = {new: old for old, new in renamed.NAMES.items()}
-del OLD['optimizer_state']  # The field always had this name.
+def test_a_run_of_old_names_is_refused_in_one_line(tmp_path):
+  config = json.loads(config_file.load('digits', []).to_json())
+  old = {**config, 'check_replicas': config['check_replicas_every']}
+  del old['check_replicas_every']
+  records.write_config(tmp_path, old)
+  line = (
+    r'^--workdir=\S+ holds .*: check_replicas was \d+, now None; choose .*$'
+  )
+  with (
+    pytest.raises(ConfigError, match=line),
+    workdir.opened(tmp_path, config, restart=False),
+  ):
+    pass
+  with pytest.raises(ConfigError, match='check_replicas=100: there is no such'):
+    settings.recorded(tmp_path)

@@ -19,7 +19,6 @@ import sys
 from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 import zlib
 
-from selsync_jax import renamed
 from selsync_jax.runs import files, per_worker
 
 CONFIG, DATA = 'config.json', 'data.json'
@@ -113,8 +112,7 @@ def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the resolved config, or `None` if the folder holds no run."""
-  saved = files.read(workdir / CONFIG, _Config)
-  return saved and renamed.config(saved)
+  return files.read(workdir / CONFIG, _Config)
 
 
 def write(workdir: pathlib.Path, file: str, facts: Mapping[str, Any]) -> None:

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
-from selsync_jax import renamed
 from selsync_jax.cluster import processes
 from selsync_jax.config import BusyError, ConfigError
 from selsync_jax.fields import completed, may_change
@@ -191,7 +190,7 @@ def _compare(
     existing, lost = None, str(error)
   is_lost = existing is None
   if existing is None:
-    existing = saved and renamed.config(saved)
+    existing = saved
     if lost:
       print(f'{lost}; written again', file=sys.stderr)
   if existing is None:
