@@ -13,7 +13,7 @@ import pathlib
 from typing import Any, TYPE_CHECKING
 
 from selsync_jax.commands import config_file, flags
-from selsync_jax.config import ConfigError
+from selsync_jax.config import ConfigError, Count
 
 if TYPE_CHECKING:
   from selsync_jax.commands.pool import Processes
@@ -35,7 +35,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     'simulate', 'Simulate the runs on the virtual config.virtual_cluster.'
   )
   about = 'Number of seeds, from config.seed on.'
-  line.flag('seeds', about, flags.whole(1), '3')
+  line.flag('seeds', about, flags.of(Count), '3')
   about = 'FIELD=VALUE,VALUE: values of a field, for all methods that have it.'
   line.flag('sweep', about, flags.sweep, action='append')
   about = (
@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   )
   line.flag('lrs', about, flags.rates)
   about = 'Runs at a time; they share the devices.'
-  line.flag('jobs', about, flags.whole(1), '1')
+  line.flag('jobs', about, flags.of(Count), '1')
   line.flag('out', 'Folder. Default: runs/compare-CONFIG.', flags.folder)
   about = (
     'Columns of the tables, in this order: of_bsp,seconds. '

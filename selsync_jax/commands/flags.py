@@ -7,14 +7,13 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import difflib
-import math
 import pathlib
 import re
 import sys
 from typing import Any, NoReturn
 
 from selsync_jax.commands import COMMANDS
-from selsync_jax.config import ConfigError
+from selsync_jax.config import ConfigError, Positive, rule
 from selsync_jax.fields import FIELDS
 
 FIELD = re.compile(r'--?(no)?config\.([^=]*)(?:=(.*))?', re.S)
@@ -182,16 +181,19 @@ def reader(
   return checked
 
 
-def at_least(minimum: float) -> Callable[[str], float]:
-  """Returns a reader of finite numbers of at least `minimum`."""
-  words = f'a finite number of at least {minimum:g}'
-  return reader(float, words, lambda value: minimum <= value < math.inf)
+def of(annotation: Any) -> Callable[[str], Any]:
+  """Returns a reader of the numbers of a type, such as `config.Count`."""
+  limits = rule(annotation)
 
+  def read(text):
+    try:
+      value = limits.kind(text)
+    except ValueError as error:
+      raise ValueError(f'must be {limits.words}') from error
+    limits.check(value)
+    return value
 
-def whole(minimum: int) -> Callable[[str], int]:
-  """Returns a reader of whole numbers of at least `minimum`."""
-  words = f'a whole number of at least {minimum}'
-  return reader(int, words, lambda value: value >= minimum)
+  return read
 
 
 port = reader(int, 'a port, from 0 to 65535', range(65536).__contains__)
@@ -218,7 +220,7 @@ def rate(text: str) -> Callable[[float], float]:
   >>> rate('0.2')(0.1), rate('3x')(0.1) == 3 * 0.1
   (0.2, True)
   """
-  number = positive(text.removesuffix('x'))
+  number = of(Positive)(text.removesuffix('x'))
   return lambda own: number * own if text.endswith('x') else number
 
 
@@ -274,16 +276,11 @@ def sweep(text: str) -> tuple[str, list[str]]:
   return field, each
 
 
-number = reader(float, 'a finite number', math.isfinite)
-positive = reader(
-  float, 'a finite number above 0', lambda value: 0 < value < math.inf
-)
 name = reader(
   str,
   'letters, digits, "_", "-" and ".", not starting with "-" or "."',
   lambda value: bool(re.fullmatch(r'\w[\w.-]*', value, re.ASCII)),
 )
-lssr = reader(float, 'a number in [0, 1)', lambda value: 0 <= value < 1)
 
 
 def bandwidth(text: str) -> float:

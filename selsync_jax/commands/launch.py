@@ -32,7 +32,7 @@ from typing import IO
 from selsync_jax.cluster import children, signals
 from selsync_jax.cluster.link import TOKEN
 from selsync_jax.commands import flags, meet
-from selsync_jax.config import ConfigError, RunError
+from selsync_jax.config import ConfigError, Count, RunError
 
 Environment = dict[str, str]
 PATIENCE = 5.0  # Seconds before SIGTERM to the others, and before SIGKILL.
@@ -221,7 +221,7 @@ def _running(processes: list[subprocess.Popen]) -> bool:
 def main(arguments: Sequence[str]) -> None:
   """Starts the processes, and exits with the code of `launch`."""
   line = flags.CommandLine('launch', positional='-- COMMAND ...')
-  line.flag('processes', 'Number of processes.', flags.whole(1))
+  line.flag('processes', 'Number of processes.', flags.of(Count))
   about = 'Number of islands, workers without a common JAX runtime.'
   meet.add_flags(line, about)
   line.add_argument('command', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

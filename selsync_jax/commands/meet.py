@@ -17,17 +17,17 @@ import time
 from typing import Any
 
 from selsync_jax.commands import flags
-from selsync_jax.config import ConfigError, RunError
+from selsync_jax.config import ConfigError, Count, Positive, RunError
 
 
 def add_flags(line: flags.CommandLine, about: str) -> None:
   """Adds flags for the number of islands, see `least`, and for the log."""
-  line.flag('islands', about, flags.whole(1))
+  line.flag('islands', about, flags.of(Count))
   about = 'Smallest number of islands that may train. Default: all.'
-  line.flag('minimum', about, flags.whole(1))
+  line.flag('minimum', about, flags.of(Count))
   about = 'Seconds that --minimum islands wait for busy islands. '
   about += 'Default: no limit.'
-  line.flag('grace', about, flags.positive)
+  line.flag('grace', about, flags.of(Positive))
   about = 'File that gets a line of JSON when an island joins or leaves.'
   line.flag('log', about, pathlib.Path)
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('host', 'Name or address of this host, as islands reach it.')
   line.flag('port', 'Port to listen at; 0 is a free one.', flags.port, '7070')
   about = 'Seconds until a run starts with fewer islands, if --minimum allows.'
-  line.flag('timeout', about, flags.positive, '600')
+  line.flag('timeout', about, flags.of(Positive), '600')
   about = 'File of the secrets, created if it does not exist.'
   line.flag('keep', about, pathlib.Path)
   about = (

@@ -16,10 +16,12 @@ import argparse
 from collections.abc import Mapping, Sequence
 import math
 import pathlib
-from typing import Any, TYPE_CHECKING
+from typing import Annotated, Any, TYPE_CHECKING
+
+from annotated_types import Ge
 
 from selsync_jax.commands import config_file, flags
-from selsync_jax.config import ConfigError
+from selsync_jax.config import ConfigError, Count, Positive, Share
 
 if TYPE_CHECKING:
   import ml_collections
@@ -42,18 +44,18 @@ def main(arguments: Sequence[str]) -> None:
   """Measures a step, adds the network, and prints the table."""
   line = flags.CommandLine('plan', config=config_file.DEFAULT)
   about = "Number of workers. Default: the config's."
-  line.flag('workers', about, flags.whole(1))
+  line.flag('workers', about, flags.of(Count))
   about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
   line.flag('bandwidth', about, flags.bandwidth, '1Gbit')
   about = 'Devices that share a batch. Default: mesh.data times mesh.fsdp.'
-  line.flag('devices-per-worker', about, flags.whole(1))
+  line.flag('devices-per-worker', about, flags.of(Count))
   about = 'Bandwidth between these devices, per direction.'
   line.flag('inner-bandwidth', about, flags.bandwidth, '100GB/s')
   line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
   about = "LSSR of SelSync, in [0, 1). Default: its budget's, or 0.9."
-  line.flag('lssr', about, flags.lssr)
+  line.flag('lssr', about, flags.of(Share))
   line.flag('run', 'Workdir of a finished run, for its LSSR.', flags.folder)
-  line.flag('steps', 'Steps to measure.', flags.whole(3), '20')
+  line.flag('steps', 'Steps to measure.', flags.of(Annotated[int, Ge(3)]), '20')
   about = "Parameters of a custom model, such as 125M, instead of the config's"
   line.flag('parameters', f'{about}; with --step.', flags.count)
   about = "Time of one worker's step of this model, such as 200ms."
@@ -150,12 +152,12 @@ def plan(
   lssr = adaptive.LSSR if lssr is None else lssr
   steps = step_cost.EPOCH if steps_per_epoch is None else steps_per_epoch
   checks = {
-    'step_seconds': (flags.positive, step_seconds),
-    'workers': (flags.whole(1), workers),
+    'step_seconds': (flags.of(Positive), step_seconds),
+    'workers': (flags.of(Count), workers),
     'bandwidth': (flags.bandwidth, bandwidth),
     'latency': (flags.latency, latency),
-    'lssr': (flags.lssr, lssr),
-    'steps_per_epoch': (flags.whole(1), steps),
+    'lssr': (flags.of(Share), lssr),
+    'steps_per_epoch': (flags.of(Count), steps),
   }
   read = {}
   for name, (check, value) in checks.items():

@@ -16,7 +16,7 @@ import os
 from typing import Any
 
 from selsync_jax.commands import flags
-from selsync_jax.config import ConfigError
+from selsync_jax.config import ConfigError, Positive
 
 HEAD = 'island', 'step', 'MB out', 'MB/s', 'MB in', 'MB/s', 'silent'
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> None:
   line = flags.CommandLine('status', positional='[INVITATION]')
   line.switch('json', 'Print one line of JSON.')
   about = 'Seconds until the coordinator must answer.'
-  line.flag('timeout', about, flags.positive, '10')
+  line.flag('timeout', about, flags.of(Positive), '10')
   options = line.parse(arguments)
   own = os.environ.get('SELSYNC_INVITATION')
   given = options.positional or ([own] if own else [])

@@ -9,11 +9,13 @@ import os
 import pathlib
 import signal
 import sys
-from typing import Any, TYPE_CHECKING
+from typing import Annotated, Any, TYPE_CHECKING
+
+from annotated_types import Ge
 
 from selsync_jax.cluster import channel, signals
 from selsync_jax.commands import config_file, flags, outcome, silence_orbax
-from selsync_jax.config import ConfigError
+from selsync_jax.config import ConfigError, Count, Index
 
 if TYPE_CHECKING:
   from selsync_jax.islands.participants import IslandParticipants
@@ -151,13 +153,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line = command_line('train')
   line.switch('profile', 'Trace a few steps into WORKDIR/profile.')
   line.flag('coordinator', 'HOST:PORT of process 0, if there are several.')
-  line.flag('num_processes', 'Number of processes.', flags.whole(1))
-  line.flag('process_id', 'Index of this process.', flags.whole(0))
+  line.flag('num_processes', 'Number of processes.', flags.of(Count))
+  line.flag('process_id', 'Index of this process.', flags.of(Index))
   about = (
     'Seconds to wait for the other processes, and until a silent one counts as '
     'lost.'
   )
-  line.flag('cluster_timeout', about, flags.at_least(channel.LEAST), '60')
+  line.flag(
+    'cluster_timeout',
+    about,
+    flags.of(Annotated[float, Ge(channel.LEAST)]),
+    '60',
+  )
   about = 'Secret that the processes share. Default: SELSYNC_CLUSTER_TOKEN.'
   line.flag('cluster_token', about)
   about = 'Train one worker, an island of this name. Default: SELSYNC_ISLAND.'

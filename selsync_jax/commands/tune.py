@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from selsync_jax.commands import compare, config_file, flags
 from selsync_jax.commands.candidates import Candidates
-from selsync_jax.config import ConfigError
+from selsync_jax.config import ConfigError, Count, Positive
 
 if TYPE_CHECKING:
   from selsync_jax.tune.space import Load, Space
@@ -42,18 +42,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('bandwidth', about, flags.bandwidth, '1Gbit')
   line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
   about = "Score to reach as soon as possible. Default: BSP's."
-  line.flag('target', about, flags.number)
+  line.flag('target', about, flags.of(float))
   about = 'Or find the best score within these seconds on the network.'
-  line.flag('seconds', about, flags.positive)
+  line.flag('seconds', about, flags.of(Positive))
   about = 'Or find the best score within these bytes sent per worker: 10MB.'
   line.flag('bytes', about, flags.size)
   about = 'Trials of the methods, and of BSP.'
-  line.flag('trials', about, flags.whole(1), '60')
+  line.flag('trials', about, flags.of(Count), '60')
   about = 'Number of new seeds for the best trials.'
-  line.flag('seeds', about, flags.whole(1), '3')
+  line.flag('seeds', about, flags.of(Count), '3')
   about = 'Number of best trials to compare by other seeds.'
-  line.flag('finalists', about, flags.whole(1), '3')
-  line.flag('jobs', 'Runs at a time.', flags.whole(1), '1')
+  line.flag('finalists', about, flags.of(Count), '3')
+  line.flag('jobs', 'Runs at a time.', flags.of(Count), '1')
   about = 'Compute time of a step: 5ms. Default: measured.'
   line.flag('step', about, flags.duration)
   line.flag('out', 'Folder. Default: runs/tune-CONFIG.', flags.folder)
