@@ -246,8 +246,6 @@ def _cosine(peak, steps, *, alpha: Probability = 0.0, exponent: Positive = 1.0):
   """Decays as a cosine until the end of the run.
 
   Args:
-    peak: the learning rate after warmup.
-    steps: the number of steps after the warmup.
     alpha: the final learning rate divided by the peak.
     exponent: the power of the cosine, which goes from 1 to 0.
   """
@@ -260,8 +258,6 @@ def _polynomial(
   """Decays until the end of the run, linearly or as another power.
 
   Args:
-    peak: the learning rate after warmup.
-    steps: the number of steps after the warmup.
     alpha: the final learning rate divided by the peak.
     power: the power of the share of remaining steps; 1 is linear.
   """
@@ -272,8 +268,6 @@ def _exponential(peak, steps, *, alpha: Fraction):
   """Decays until the end of the run, by the same factor at each step.
 
   Args:
-    peak: the learning rate after warmup.
-    steps: the number of steps after the warmup.
     alpha: the final learning rate divided by the peak.
   """
   return optax.exponential_decay(peak, steps, alpha)
@@ -283,8 +277,6 @@ def _stable(peak, steps, *, alpha: Probability = 0.0, decay: Fraction = 0.2):
   """Stays constant, then decays linearly at the end of the run: WSD.
 
   Args:
-    peak: the learning rate after warmup.
-    steps: the number of steps after the warmup.
     alpha: the final learning rate divided by the peak.
     decay: the share of the steps with decay. 0.2 is from Hägele et al.,
       NeurIPS 2024.
@@ -299,7 +291,6 @@ def _milestones(
   """Multiplies the learning rate at given points of the run.
 
   Args:
-    peak: the learning rate after warmup.
     milestones: the points, in epochs from the start of the run.
     factor: the multiplier of the learning rate.
   """
@@ -313,7 +304,6 @@ def _staircase(peak, _steps, *, period: Count, factor: Positive):
   """Multiplies the learning rate periodically.
 
   Args:
-    peak: the learning rate after warmup.
     period: the steps from one multiplication to the next.
     factor: the multiplier of the learning rate.
   """

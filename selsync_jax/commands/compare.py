@@ -115,13 +115,7 @@ def _methods(options: argparse.Namespace) -> list[str]:
 def able_methods(
   file: str, fields: Sequence[str], simulate: bool = False
 ) -> list[str]:
-  """Returns all methods that accept a config; prints why others do not.
-
-  Args:
-    file: the config file, which may register methods.
-    fields: arguments that change it.
-    simulate: whether the config is for a simulation, which has more methods.
-  """
+  """Returns all methods that accept a config; prints why others do not."""
   from selsync_jax.commands import trials
 
   config_file.register(file, fields)

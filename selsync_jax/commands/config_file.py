@@ -29,7 +29,12 @@ _MODULE = 'config_file'  # The name under which a config file is imported.
 
 
 def load(file: str, fields: Sequence[str]) -> 'ml_collections.ConfigDict':
-  """Returns the checked config of a file.
+  """Returns the checked config of a file; see `settings`."""
+  return settings(file, fields).config
+
+
+def settings(file: str, fields: Sequence[str]) -> 'Settings':
+  """Returns the config of a file as checked settings.
 
   Args:
     file: `FILE` or `FILE:VARIANT`. A bare `NAME` means `configs/NAME.py` in the
@@ -40,11 +45,6 @@ def load(file: str, fields: Sequence[str]) -> 'ml_collections.ConfigDict':
   Raises:
     ConfigError: if there is no such file or field, or a value breaks its rule.
   """
-  return settings(file, fields).config
-
-
-def settings(file: str, fields: Sequence[str]) -> 'Settings':
-  """Returns the config of a file as checked settings; see `load`."""
   # A failing import here is not a mistake in the config file.
   from selsync_jax.training.settings import check
 

@@ -23,11 +23,8 @@ class Curves:
   The time of a step is its compute time, plus the network time that `plan`
   estimates, with the LSSR of the run so far.
 
-  Args:
-    run: any run of the workload; all runs are judged by its metric.
-    settings: the settings of the run.
-    network: the links between the workers.
-    compute: seconds of a worker's step, by the name of its optimizer.
+  All runs are judged by the metric of `run`, a run of the workload with these
+  settings. `compute` has the seconds of a worker's step, by its optimizer.
   """
 
   def __init__(

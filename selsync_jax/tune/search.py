@@ -39,15 +39,8 @@ def listed(
   """Returns `count` trials without a value: first fixed ones, then draws.
 
   Settings that `load` refuses, or that are listed already, are left out. The
-  list ends early if 30 draws in a row are left out.
-
-  Args:
-    space: the choices of the draws.
-    fixed: methods with fields.
-    seed: the seed of the draws.
-    count: the number of trials.
-    load: see `Load`.
-    make: returns the run of a method with some fields.
+  list ends early if 30 draws in a row are left out. `make` returns the run of a
+  method with some fields.
   """
   found: dict[pathlib.Path, Result] = {}
   draws = (space.draw(seed, number) for number in itertools.count())

@@ -90,10 +90,7 @@ class Space(NamedTuple):
     coarse averages are worth more than few fine ones (docs/evidence.md). The
     learning rate is the config's, and twice that rate. All other fields are
     the config's. A method that always exceeds the budget yields nothing.
-
-    Args:
-      method: a method whose `sync.period` or `sync.lssr` may be chosen.
-      fits: whether the method with some fields is within the budget.
+    `fits` tells whether the method with some fields is within the budget.
     """
     choices = self.choices[method]
     wires = [w for w in _COARSE if _holds(choices.get('sync.wire', ()), w)]
@@ -166,16 +163,12 @@ def build(
 ) -> Space:
   """Returns the space of some methods.
 
-  Args:
-    specs: the methods.
-    load: see `Load`.
-    fixed: fields that the command line sets, which no trial changes.
-    given: the choices of a file, by method or `ALL`; they replace ranges around
-      the config's values.
+  No trial changes the `fixed` fields, which the command line sets. The choices
+  of a file, `given` by method or `ALL`, replace ranges around the config's
+  values. A value for all methods is left out of the methods that refuse it.
 
   Raises:
-    ConfigError: if a method refuses a value of its own choices. A value for
-      all methods is left out of the methods that refuse it.
+    ConfigError: if a method refuses a value of its own choices.
   """
   choices: dict[str, Choices] = {}
   values: dict[str, dict[str, Any]] = {}
@@ -199,14 +192,7 @@ def build(
 def check_used(
   spaces: Iterable[Space], load: Load, fixed: Container[str], choices: Choices
 ) -> None:
-  """Raises `ConfigError` for a choice of `ALL` that every method refuses.
-
-  Args:
-    spaces: spaces that were built with these choices.
-    load: see `Load`.
-    fixed: see `build`.
-    choices: the choices of `ALL`.
-  """
+  """Raises `ConfigError` for a choice of `ALL` that every space refuses."""
   every = {spec: own for space in spaces for spec, own in space.choices.items()}
   *_, last = every
   for field, choice in choices.items():
