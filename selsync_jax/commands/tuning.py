@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from selsync_jax.commands import pool
 from selsync_jax.commands.pool import Processes
+from selsync_jax.commands.tune import BSP
 from selsync_jax.config import ConfigError, flat, RunError
 from selsync_jax.report import facts
 from selsync_jax.runs import files, history, workdir
@@ -20,7 +21,6 @@ from selsync_jax.tune.objective import Objective
 from selsync_jax.tune.search import listed, Result
 from selsync_jax.tune.space import Recipe, Space
 
-BSP = 'bsp'
 RECIPE = 'recipe.py'
 SLOWER = 2.0
 """A trial is stopped when it has taken this many times as long as BSP."""
