@@ -3,7 +3,7 @@
 The processes of a job share what they import: see `cluster/forks.py`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 import contextlib
 import os
@@ -129,9 +129,11 @@ class Processes(contextlib.AbstractContextManager[Any]):
   def run_all(
     self, trials: Sequence[Trial], run: Callable[[Trial], None] | None = None
   ) -> None:
-    """Calls `run` with each trial that is not finished; see `run_each`.
+    """Calls `run` with each unfinished trial, in as many threads as jobs.
 
-    Runs that other code has trained are moved aside first.
+    Runs that other code has trained are moved aside first. The processes end if
+    a trial fails. A bar, or a line for each trial, shows the running trials and
+    an estimate of the remaining time.
     """
     for trial in trials:
       if changes := trial.changes:
@@ -141,39 +143,21 @@ class Processes(contextlib.AbstractContextManager[Any]):
           f'{trial.workdir}: {"; ".join(changes)}; the run is repeated, and '
           f'the old run is in {aside}'
         )
-    shares = [trial.share_done for trial in trials]
-    queue = ((i, t) for i, t in enumerate(trials) if not t.is_done)
-    self.run_each(queue, shares, run or self.run)
-
-  def run_each(
-    self,
-    queue: Iterator[tuple[int, Trial]],
-    shares: list[float],
-    run: Callable[[Trial], None],
-  ) -> None:
-    """Calls `run` with each trial of a queue, in as many threads as jobs.
-
-    The queue yields a trial and its index in `shares`, the finished share of
-    every trial; a free thread takes the next trial. The processes end if a
-    trial fails. A bar, or a line for each trial, shows the running trials
-    and an estimate of the remaining time.
-    """
-    count = len(shares)
+    count, shares = len(trials), [trial.share_done for trial in trials]
+    queue = [(i, trial) for i, trial in enumerate(trials) if not trial.is_done]
     running: dict[futures.Future[None], tuple[int, Trial]] = {}
     with (
       futures.ThreadPoolExecutor(self._jobs) as threads,
       self,
       progress.Bar(count, sum(shares)) as bar,
     ):
-      while True:
-        while len(running) < self._jobs and (found := next(queue, None)):
-          index, trial = found
+      while queue or running:
+        while queue and len(running) < self._jobs:
+          index, trial = found = queue.pop(0)
           if bar.disable:
             parts = [f'{index + 1}/{count}', bar.time_left, str(trial.workdir)]
             print(*filter(None, parts), sep='  ', flush=True)
-          running[threads.submit(run, trial)] = found
-        if not running:
-          return
+          running[threads.submit(run or self.run, trial)] = found
         ended, _ = futures.wait(running, _REFRESH, futures.FIRST_COMPLETED)
         for index, trial in running.values():
           shares[index] = trial.share_done
