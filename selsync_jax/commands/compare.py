@@ -61,7 +61,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   name = '-'.join([*kind, *config_file.names(options.file)])
   options.out = options.out or pathlib.Path('runs', name)
   methods = _methods(options)
-  options.trials = _trials(options, methods)
+  from selsync_jax.commands import trials  # Imports NumPy.
+
+  options.trials = trials.list_trials(
+    options.file,
+    options.fields,
+    methods,
+    options.out,
+    sweeps=dict(options.sweep or []),
+    learning_rates=options.lrs or [],
+    seeds=options.seeds,
+    simulate=options.simulate,
+  )
   if options.baseline and options.baseline not in methods:
     raise ConfigError(
       f'--baseline={options.baseline}: must be one of {", ".join(methods)}'
@@ -82,24 +93,6 @@ def _columns(text: str) -> list[str]:
         f'{", ".join(comparison_table.COLUMNS)}'
       )
   return names
-
-
-def _trials(
-  options: argparse.Namespace, methods: Sequence[str]
-) -> list['Trial']:
-  """Returns the runs of methods."""
-  from selsync_jax.commands import trials  # Imports NumPy.
-
-  return trials.list_trials(
-    options.file,
-    options.fields,
-    methods,
-    options.out,
-    sweeps=dict(options.sweep or []),
-    learning_rates=options.lrs or [],
-    seeds=options.seeds,
-    simulate=options.simulate,
-  )
 
 
 def _methods(options: argparse.Namespace) -> list[str]:
@@ -256,7 +249,7 @@ def _run(
 
   baseline = None
   if options.baseline:
-    labels = {trial.label for trial in _trials(options, [options.baseline])}
+    labels = {t.label for t in options.trials if t.spec == options.baseline}
     baseline = report.Baseline(options.baseline, labels)
   columns = options.columns or ()
   found = report.write(options.trials, options.out, columns, baseline)

@@ -63,9 +63,8 @@ def list_trials(
         varied['optimizer.learning_rate'] = rate(own_rate)
       flags = [f'--config.{field}' for field in chosen]
       flags += [f'--config.{field}={value}' for field, value in varied.items()]
-      trials.append(
-        _trial(name, [*own, *chosen], [*common, *flags], out, simulate)
-      )
+      trial = _trial(name, [*own, *chosen], [*common, *flags], out, simulate)
+      trials.append(trial._replace(spec=spec))
   for field, values in unknown.items():
     raise ConfigError(
       f'--sweep={field}={",".join(values)}: no method has this field'

@@ -290,6 +290,7 @@ class Trial(NamedTuple):
   config: ml_collections.ConfigDict  # The result of the flags.
   command: str = 'train'  # Or `simulate`.
   code: Mapping[str, Any] = types.MappingProxyType({})  # See `Settings`.
+  spec: str = ''  # The method with its own fields, as it was given.
 
   @property
   def changes(self) -> list[str]:

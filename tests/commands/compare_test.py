@@ -183,6 +183,14 @@ def test_columns_and_baseline_hold_for_every_form_of_the_table(
   assert 'difference' in printed and 'LSSR' not in printed
 
 
+def test_a_baseline_may_lack_the_field_of_a_sweep(compared, data_dir, tmp_path):
+  out = shutil.copytree(compared[0], tmp_path / 'copy')
+  compare(
+    out, data_dir, '--lrs=0.1', '--baseline=bsp', '--sweep=sync.delta=1.0'
+  )
+  assert all('difference to bsp' in row for row in rows_of(out))
+
+
 @pytest.mark.slow
 def test_compare_in_python_returns_what_the_command_writes(
   compared, data_dir, tmp_path, capsys
