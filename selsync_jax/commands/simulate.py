@@ -9,7 +9,7 @@ methods of `train` work, and asynchronous ones, too.
 
 from collections.abc import Sequence
 
-from selsync_jax.commands import config_file, outcome, silence_orbax, train
+from selsync_jax.commands import config_file, silence_orbax, train
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -31,4 +31,4 @@ def main(arguments: Sequence[str]) -> None:
     restart=options.restart,
     accept_changes=options.accept_changes,
   )
-  outcome.show(summary, options.workdir, options.report)
+  train.show(summary, options.workdir, options.report)

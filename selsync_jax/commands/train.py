@@ -14,7 +14,7 @@ from typing import Annotated, Any, TYPE_CHECKING
 from annotated_types import Ge
 
 from selsync_jax.cluster import channel, signals
-from selsync_jax.commands import config_file, flags, outcome, silence_orbax
+from selsync_jax.commands import config_file, flags, silence_orbax
 from selsync_jax.config import ConfigError, Count, Index
 
 if TYPE_CHECKING:
@@ -78,6 +78,19 @@ def _inode(folder: pathlib.Path) -> int | None:
     return folder.stat().st_ino
   except FileNotFoundError:
     return None
+
+
+def show(
+  summary: Mapping[str, Any], workdir: pathlib.Path, report: bool = True
+) -> None:
+  """Prints the summary of a run, and writes its page if `report` is set."""
+  from selsync_jax.report import facts
+
+  facts.show(summary)
+  if report:
+    from selsync_jax.report import run_page  # Imports matplotlib.
+
+    print(run_page.write([workdir], workdir))
 
 
 def train(
@@ -144,7 +157,7 @@ def train(
   from selsync_jax.training.train import train_and_evaluate
 
   workdir = pathlib.Path(workdir).expanduser()
-  outcome.show(train_and_evaluate(settings, workdir, restart=restart), workdir)
+  show(train_and_evaluate(settings, workdir, restart=restart), workdir)
   return history.read(workdir)
 
 
@@ -245,7 +258,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     is_first = processes.is_first()
   if is_first:
-    outcome.show(summary, options.workdir, options.report)
+    show(summary, options.workdir, options.report)
 
 
 def _start(
