@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from selsync_jax import config, user_errors
 from selsync_jax.cluster import forks, signals
-from selsync_jax.commands import COMMANDS, REMOVED
+from selsync_jax.commands import COMMANDS
 from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'
@@ -66,8 +66,7 @@ def run_command(arguments: Sequence[str]) -> None:
     print(USAGE, '', *lines, '', end, sep='\n')
     return
   if name not in COMMANDS:
-    why = REMOVED.get(name, f'is not one of {", ".join(COMMANDS)}')
-    _fail(f'selsync: {name!r} {why}', 2)
+    _fail(f'selsync: {name!r} is not one of {", ".join(COMMANDS)}', 2)
   with command(name):
     # Only now, so that no command loads what another one needs.
     importlib.import_module(f'selsync_jax.commands.{name}').main(rest)

@@ -22,12 +22,6 @@ COMMANDS = {
   'status': 'Show what the islands of a run are doing.',
   'replay': 'Repeat a run of islands in one process, and compare parameters.',
 }
-REMOVED = {
-  'delta': (
-    'is not a command any more; the page of a run shows LSSR for each delta, '
-    'and --config.sync.delta=None lets a budget find its own'
-  ),
-}
 
 
 def silence_orbax() -> None:

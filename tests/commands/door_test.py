@@ -111,13 +111,6 @@ def test_launch_needs_nothing_heavy():
   assert done.stdout == '[0] --processes=2\n'
 
 
-def test_a_removed_command_says_what_to_do_now(refused):
-  assert refused('delta', '--lssr=0.9') == (
-    "selsync: 'delta' is not a command any more; the page of a run shows LSSR "
-    'for each delta, and --config.sync.delta=None lets a budget find its own'
-  )
-
-
 def test_an_unknown_command_is_one_line_and_exit_code_2(refused):
   assert refused('trian') == (
     "selsync: 'trian' is not one of train, compare, simulate, tune, "
