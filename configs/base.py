@@ -12,6 +12,7 @@ import inspect
 import types
 from typing import Any
 
+from flax import traverse_util
 from ml_collections import config_dict
 
 from selsync_jax import fields, methods
@@ -21,7 +22,6 @@ from selsync_jax.config import (
   lookup,
   parameters,
   rule,
-  unflattened,
 )
 from selsync_jax.data.partitions import PARTITIONS
 from selsync_jax.data.sources import BY_NUMPY, BY_TFDS
@@ -57,7 +57,7 @@ def _sync(method: str, overrides: Mapping[str, Mapping[str, Any]]) -> dict:
 def _parameters(method: str) -> Mapping[str, inspect.Parameter]:
   if method in methods.METHODS or method in methods.REMOVED:
     return methods.parameters(method)
-  # This import loads flax and more, which the methods above do not need.
+  # This import loads more than the methods above need.
   from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 
   every = methods.METHODS | ASYNCHRONOUS
@@ -89,13 +89,14 @@ def _unset(*tables: Mapping[str, Constructor]) -> dict[str, Any]:
 
 def _own() -> dict[str, Any]:
   """Returns the fields of no constructor, nested, with their defaults."""
-  return unflattened(
+  return traverse_util.unflatten_dict(
     {
       name: config_dict.placeholder(rule(field.rule).kind)
       if field.default is None
       else field.default
       for name, field in fields.FIELDS.items()
-    }
+    },
+    sep='.',
   )
 
 

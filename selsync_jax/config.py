@@ -354,16 +354,6 @@ def flat(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   return fields
 
 
-def unflattened(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a nested mapping from dotted names; the inverse of `flat`."""
-  config: dict[str, Any] = {}
-  for name, value in fields.items():
-    *sections, last = name.split('.')
-    node = functools.reduce(lambda n, s: n.setdefault(s, {}), sections, config)
-    node[last] = value
-  return config
-
-
 def set_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the fields that are set, which means not `None`."""
   return {name: value for name, value in fields.items() if value is not None}

@@ -10,6 +10,7 @@ import math
 import pathlib
 from typing import Any, NamedTuple
 
+from flax import traverse_util
 import ml_collections
 
 from selsync_jax import fields, methods, models, optimizers, own_code
@@ -19,7 +20,6 @@ from selsync_jax.config import (
   ConfigError,
   flat,
   rule,
-  unflattened,
 )
 from selsync_jax.data import bind_data, BoundData
 from selsync_jax.devices import layout
@@ -118,7 +118,8 @@ def check(config: Config) -> Settings:
 def recorded(workdir: pathlib.Path) -> Settings:
   """Returns the settings of a run, with defaults for missing fields."""
   config = fields.completed(records.read_config(workdir) or {})
-  return check(ml_collections.ConfigDict(unflattened(config)))
+  nested = traverse_util.unflatten_dict(config, sep='.')
+  return check(ml_collections.ConfigDict(nested))
 
 
 def _check_own(given: Mapping[str, Any]) -> None:
