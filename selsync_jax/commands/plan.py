@@ -4,8 +4,8 @@
 
 measures a step of one worker on this machine, adds the cost of the network, and
 prints the time of a step and the speed-up over BSP, for every method with the
-fields of its config. SelSync's LSSR comes from its budget, from --lssr, or from
-a finished run; the LSSR of other methods follows from their period.
+fields of its config. SelSync's LSSR comes from its budget, or from --lssr; the
+LSSR of other methods follows from their period.
 
   selsync plan --parameters=125M --step=200ms --workers=16
 
@@ -15,7 +15,6 @@ plans for a model that this package does not have, and so does `plan` in Python.
 import argparse
 from collections.abc import Mapping, Sequence
 import math
-import pathlib
 from typing import Annotated, Any, TYPE_CHECKING
 
 from annotated_types import Ge
@@ -54,7 +53,6 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
   about = "LSSR of SelSync, in [0, 1). Default: its budget's, or 0.9."
   line.flag('lssr', about, flags.of(Share))
-  line.flag('run', 'Workdir of a finished run, for its LSSR.', flags.folder)
   line.flag('steps', 'Steps to measure.', flags.of(Annotated[int, Ge(3)]), '20')
   about = "Parameters of a custom model, such as 125M, instead of the config's"
   line.flag('parameters', f'{about}; with --step.', flags.count)
@@ -71,8 +69,6 @@ def main(arguments: Sequence[str]) -> None:
   from selsync_jax.sync import network
 
   lssr = options.lssr
-  if options.run:
-    lssr = _lssr(options.run, None if is_given else config)
   if lssr is None:
     lssr = config.sync.get('lssr') or adaptive.LSSR
   devices = options.devices_per_worker or math.prod(config.mesh.values())
@@ -188,29 +184,7 @@ def _is_given(options: argparse.Namespace) -> bool:
       f'--devices-per-worker={options.devices_per_worker}: --step already '
       'covers all devices of a worker; give one of the two'
     )
-  if options.lssr is not None and options.run:
-    raise ConfigError('--lssr and --run: give one of the two')
   return options.step is not None
-
-
-def _lssr(
-  run: pathlib.Path, config: 'ml_collections.ConfigDict | None'
-) -> float:
-  """Returns the LSSR of a run; a config, if given, must have its model."""
-  from selsync_jax.runs import records
-
-  summary = records.read_summary(run)
-  if not summary:
-    raise ConfigError(f'--run={run}: holds no finished run')
-  if 'lssr' not in summary:
-    raise ConfigError(f'--run={run}: an asynchronous run has no LSSR')
-  model = (records.read_config(run) or {}).get('model') or {}
-  if config and model.get('name') != config.model.name:
-    raise ConfigError(
-      f"--run={run}: trained another model than the config's; give "
-      "--parameters and --step, or the run's --config"
-    )
-  return summary['lssr']
 
 
 def _configs(

@@ -12,26 +12,14 @@ from selsync_jax.__main__ import run_command
 from selsync_jax.commands import plan
 from selsync_jax.config import ConfigError
 from selsync_jax.methods import METHODS
-from selsync_jax.runs import records
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
-from tests.support import recorded
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def write_config(folder, **fields):
-  """The plan's config: a run with some fields."""
-  records.write_config(
-    folder, {'workers': 4, 'sync': {'method': 'bsp'}, **fields}
-  )
-
-
-def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
+def test_the_table_adds_up(monkeypatch, capsys, perceptron):
   monkeypatch.chdir(ROOT)
-  summary = recorded.summary(4, lssr=0.75)
-  records.write(tmp_path, records.SUMMARY, summary)
-  write_config(tmp_path, model={'name': perceptron})
   run_command(
     [
       'plan',
@@ -39,7 +27,7 @@ def test_the_table_adds_up(monkeypatch, capsys, tmp_path, perceptron):
       '--workers=6',
       '--bandwidth=12.5MB/s',
       '--latency=50us',
-      f'--run={tmp_path}',
+      '--lssr=0.75',
       '--steps=4',
       '--config.data.backend=numpy',
       f'--config.model.name={perceptron}',
@@ -145,39 +133,18 @@ def test_devices_of_a_mesh_share_the_batch(
   assert found == pytest.approx(expected, rel=0.01, abs=0.01)
 
 
-def test_a_run_without_an_lssr_is_refused_in_one_line(tmp_path, refused):
-  summary = recorded.summary(4)
-  del summary['lssr']  # Like an asynchronous method's.
-  records.write(tmp_path, records.SUMMARY, summary)
-  line = f'plan: --run={tmp_path}: an asynchronous run has no LSSR'
-  assert refused('plan', f'--run={tmp_path}', '--bandwidth=1Gbit') == line
-
-
-def test_a_run_of_another_model_is_refused_in_one_line(tmp_path, refused):
-  """Runs of a custom training loop, and runs of another config."""
-  records.write(tmp_path, records.SUMMARY, recorded.summary(4))
-  for about in ({}, {'model': {'name': 'gpt'}}):
-    write_config(tmp_path, **about)
-    assert refused('plan', f'--run={tmp_path}') == (
-      f"plan: --run={tmp_path}: trained another model than the config's; give "
-      "--parameters and --step, or the run's --config"
-    )
-
-
 @pytest.mark.slow
-def test_any_model_can_be_planned_from_two_figures(capsys, tmp_path):
+def test_any_model_can_be_planned_from_two_figures(capsys):
   """Python can plan, too; nothing is measured."""
-  records.write(tmp_path, records.SUMMARY, recorded.summary(4, lssr=0.75))
-  write_config(tmp_path)
   own = ['plan', '--parameters=12.5M', '--step=200ms', '--workers=8']
   outputs = []
-  for more in ([], ['--lssr=0.5'], [f'--run={tmp_path}']):
+  for more in ([], ['--lssr=0.5']):
     run_command([*own, *more])
     outputs.append(capsys.readouterr().out)
   assert '8 workers, 50 MB of parameters' in outputs[0]
   assert 'computes 200.00 ms\n\nstep =' in outputs[0]
   found = [re.search('^selsync +(.*?) ', each, re.M)[1] for each in outputs]
-  assert found == ['0.900', '0.500', '0.750']
+  assert found == ['0.900', '0.500']
   params = np.empty(12_500_000, np.float32)
   costs = ss.plan(params, step_seconds=0.2, workers=8)
   cells = re.findall(r'^(\w+) .* (\d+\.\d\d) +\d+\.\d\d *$', outputs[0], re.M)
