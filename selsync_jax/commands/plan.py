@@ -46,9 +46,7 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('workers', about, flags.of(Count))
   about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
   line.flag('bandwidth', about, flags.bandwidth, '1Gbit')
-  about = 'Devices that share a batch. Default: mesh.data times mesh.fsdp.'
-  line.flag('devices-per-worker', about, flags.of(Count))
-  about = 'Bandwidth between these devices, per direction.'
+  about = 'Bandwidth between the devices of a worker, per direction.'
   line.flag('inner-bandwidth', about, flags.bandwidth, '100GB/s')
   line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
   about = "LSSR of SelSync, in [0, 1). Default: its budget's, or 0.9."
@@ -71,15 +69,7 @@ def main(arguments: Sequence[str]) -> None:
   lssr = options.lssr
   if lssr is None:
     lssr = config.sync.get('lssr') or adaptive.LSSR
-  devices = options.devices_per_worker or math.prod(config.mesh.values())
-  if is_given:
-    devices = 1
-  if config.batch_size % (devices * config.accumulate):
-    raise ConfigError(
-      f'config.batch_size={config.batch_size}: must be a multiple of '
-      f'--devices-per-worker={devices} times '
-      f'config.accumulate={config.accumulate}'
-    )
+  devices = 1 if is_given else math.prod(config.mesh.values())
   links = network.Network(config.workers, options.bandwidth, options.latency)
   within = network.Network(devices, options.inner_bandwidth, 0.0)
   backend.start(config.device)
@@ -179,11 +169,6 @@ def _is_given(options: argparse.Namespace) -> bool:
   given = options.parameters, options.step
   if None in given and given != (None, None):
     raise ConfigError('--parameters and --step: go together')
-  if options.step and options.devices_per_worker:
-    raise ConfigError(
-      f'--devices-per-worker={options.devices_per_worker}: --step already '
-      'covers all devices of a worker; give one of the two'
-    )
   return options.step is not None
 
 

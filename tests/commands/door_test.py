@@ -101,7 +101,7 @@ def test_help_fits_a_narrow_terminal(monkeypatch, capsys):
     door.run_command(['plan', '--help'])
   lines = capsys.readouterr().out.splitlines()
   assert max(map(len, lines)) <= 60
-  start = '  --devices-per-worker  Devices that share a batch.'
+  start = '  --inner-bandwidth     Bandwidth between the devices of a'
   assert any(line.startswith(start) for line in lines)
 
 

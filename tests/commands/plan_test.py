@@ -104,7 +104,7 @@ PIECES = '--config.accumulate=4'
   [
     (['--config.mesh.data=8'], 8, 1),
     (['--config.mesh.data=2', '--config.mesh.fsdp=2'], 4, 1.5),
-    (['--config.mesh.data=8', '--devices-per-worker=2', PIECES], 2, 4),
+    (['--config.mesh.data=2', PIECES], 2, 4),
   ],
 )
 def test_devices_of_a_mesh_share_the_batch(

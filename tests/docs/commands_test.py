@@ -117,8 +117,7 @@ def run_tune(arguments, data_dir):
   tune.main([*arguments, *fields], run)
 
 
-# On the available devices.
-BRIEFLY = ('--steps=5', '--config.mapper=vmap', '--config.data.dir={data_dir}')
+BRIEFLY = ('--steps=5', '--config.data.dir={data_dir}')
 RUN_COMMAND = {
   ('train.py',): run_train,
   ('compare.py',): run_compare,
