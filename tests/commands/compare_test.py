@@ -310,14 +310,6 @@ def test_two_comparisons_cannot_write_in_one_folder(tmp_path, refused):
     )
 
 
-def test_a_value_of_a_method_may_be_a_tuple(tmp_path):
-  own = 'bsp+schedule.name=milestones+schedule.factor=0.5+schedule.milestones='
-  methods = f'--methods={own}(1.0,2.0),{own}(3.0,4.0)'
-  flags = [f'--config={DIGITS}', methods, '--seeds=1', f'--out={tmp_path}']
-  times = [t.config.schedule.milestones for t in command.parse(flags).trials]
-  assert times == [(1.0, 2.0), (3.0, 4.0)]
-
-
 def test_all_leaves_out_and_names_methods_that_a_config_cannot_have(
   tmp_path, capsys
 ):

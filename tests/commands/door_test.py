@@ -10,7 +10,7 @@ import tomllib
 import pytest
 
 from selsync_jax import __main__ as door
-from selsync_jax.commands import COMMANDS, train
+from selsync_jax.commands import COMMANDS
 from selsync_jax.fields import FIELDS
 from tests.support import live_runs
 from tests.support.marks import slow
@@ -158,16 +158,6 @@ def test_a_reader_that_leaves_changes_nothing(command):
   done = live_runs.run('bash', '-c', script, sys.executable)
   code = 2 if command == 'report' else 0
   assert (done.returncode, done.stdout, done.stderr) == (code, '', '')
-
-
-def test_the_flags_of_one_call_do_not_affect_the_next(monkeypatch):
-  monkeypatch.chdir(ROOT)
-  train.parse(['--restart', '--config=configs/digits.py:bsp'])
-  train.parse(['--config.seed=5'])
-  options = train.parse([])
-  assert not options.restart
-  config = options.settings.config
-  assert (config.seed, config.sync.method) == (0, 'selsync')
 
 
 @pytest.mark.parametrize('name', ['train', 'compare'])
