@@ -90,14 +90,12 @@ class Bound(NamedTuple):
 
   summary: Callable[[Any, Any], Any]  # From a worker's drift and the direction.
   bound: Callable[[Any], Any]  # From the mean of all summaries.
-  size: int  # The number of elements in a summary.
 
 
-NAIVE = Bound(lambda drift, direction: jnp.zeros(0), lambda mean: 0, 0)
+NAIVE = Bound(lambda drift, direction: jnp.zeros(0), lambda mean: 0)
 LINEAR = Bound(
   lambda drift, direction: jnp.sum(direction * drift)[None],
   lambda mean: jnp.square(mean[0]),
-  1,
 )
 
 
@@ -107,7 +105,6 @@ def _sketched(depth: int, width: int, seed: int) -> Bound:
   return Bound(
     lambda drift, direction: jnp.ravel(sketch(drift, depth, width, seed)),
     lambda mean: squared_norm(mean.reshape(depth, width)) / (1 + epsilon),
-    depth * width,
   )
 
 

@@ -38,7 +38,9 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
   """Replaces gradients by their mean in int8, at every step.
 
   As with the wire `int8`, each 256 elements have a float32 scale, and both
-  stages have error feedback.
+  stages have error feedback: the mean over workers of gradients and error
+  memories equals the result plus the mean of the new memories, up to float32's
+  rounding.
 
   The error stays bounded. If no element of a gradient exceeds G, no element of
   an error memory exceeds (N + 1 + (N - 1) / 253) / 252 G, up to float32's
@@ -47,7 +49,10 @@ def int8(*, axis_name: str = AXIS) -> Reducer:
   """
 
   def mean(values, error):
-    return wires.compressed_mean(values, error, wires.INT8, axis_name=axis_name)
+    workers = lax.axis_size(axis_name)
+    code, left = wires.encoded(values + error, wires.INT8, workers)
+    reduced, own = wires.exchanged(code, wires.INT8, axis_name=axis_name)
+    return reduced[: values.size], left + own[: values.size]
 
   return error_feedback(mean)
 

@@ -84,13 +84,11 @@ class Codec(NamedTuple):
   """An encoding of float32 in fewer bits.
 
   `encode` turns float32 [..., size] into a message [..., *] of integers, and
-  `decode` turns it back; `size` is a multiple of `BLOCK`. The message has
-  `nbytes(size)`.
+  `decode` turns it back; `size` is a multiple of `BLOCK`.
   """
 
   encode: Callable[[Float32[Array, '...']], Array]
   decode: Callable[[Array], Float32[Array, '...']]
-  nbytes: Callable[[int], int]
 
 
 def integers(bits: int) -> Codec:
@@ -186,7 +184,7 @@ def _packed(
     blocks = values(codes.reshape(*scale.shape, BLOCK)) * scale[..., None]
     return blocks.reshape(*message.shape[:-1], -1)
 
-  return Codec(encode, decode, lambda n: n // per_byte + 4 * n // BLOCK)
+  return Codec(encode, decode)
 
 
 def _encode_bfloat16(x):
@@ -199,7 +197,7 @@ def _decode_bfloat16(message):
 
 
 INT8 = integers(8)
-BFLOAT16 = Codec(_encode_bfloat16, _decode_bfloat16, lambda n: 2 * n)
+BFLOAT16 = Codec(_encode_bfloat16, _decode_bfloat16)
 
 
 class WireState(NamedTuple):
@@ -307,7 +305,8 @@ def encoded(
   values: Float32[Array, ' size'], codec: Codec, workers: int
 ) -> tuple[Array, Float32[Array, ' size']]:
   """Encodes a vector, one share per worker; returns the code and its error."""
-  size, share = values.size, _share(values.size, workers)
+  size = values.size
+  share = -(-size // (workers * BLOCK)) * BLOCK  # Whole blocks.
   shares = jnp.pad(values, (0, workers * share - size)).reshape(workers, share)
   code = codec.encode(shares)
   return code, (shares - codec.decode(code)).reshape(-1)[:size]
@@ -338,30 +337,6 @@ def exchanged(
   left = jnp.where(own, members * (mine - codec.decode(code)), 0)
   gathered = worker_mesh.all_gather(code, axis_name)
   return codec.decode(gathered).reshape(-1), left.reshape(-1)
-
-
-def compressed_mean(
-  values: Float32[Array, ' size'],
-  error: Float32[Array, ' size'],
-  codec: Codec,
-  *,
-  axis_name: str = AXIS,
-) -> tuple[Float32[Array, ' size'], Float32[Array, ' size']]:
-  """Averages a vector over workers, in an all-to-all and an all-gather.
-
-  `error` is this worker's unsent rest from before. The results are the mean,
-  with the same bits on all workers, and the new unsent rest. The mean over
-  workers of `values + error` equals the returned mean plus the mean over
-  workers of the new rest, up to float32's rounding.
-  """
-  code, left = encoded(values + error, codec, lax.axis_size(axis_name))
-  mean, own = exchanged(code, codec, axis_name=axis_name)
-  return mean[: values.size], left + own[: values.size]
-
-
-def _share(size: int, workers: int) -> int:
-  """Returns the number of elements that a worker adds up, in whole blocks."""
-  return -(-size // (workers * BLOCK)) * BLOCK
 
 
 def _floor(mean: Any, negative: Bool[Array, ' leaves']) -> Any:
