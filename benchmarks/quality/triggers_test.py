@@ -44,7 +44,7 @@ def test_every_rule_has_as_many_trials_on_every_task(rule, tmp_path):
 
 def averaged(strategy, steps=400):
   """The metrics of an averager that averages parameters on random walks."""
-  averager, period = strategy.averager, strategy.period
+  averager, period = strategy.averager, strategy.trigger.traits.period
 
   def worker(key):
     def step(carry, key):
@@ -70,7 +70,8 @@ def sent(trial):
   scales = {None: 1.0}
   if strategy.averager.metrics(strategy.averager.init(SHARED['params'])):
     scales |= averaged(strategy)
-  often = 1 / strategy.period if strategy.period else 0.2
+  period = strategy.trigger.traits.period
+  often = 1 / period if period else 0.2
   return sum(
     c.sent(4) * scales[c.scale] * (often if c.at == 'sync' else 1)
     for c in every

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 
 from selsync_jax import models
 from selsync_jax.cluster import processes
@@ -27,7 +28,6 @@ from selsync_jax.runs import (
   records,
 )
 from selsync_jax.sync.consensus import AXIS, consensus
-from selsync_jax.sync.flat import like
 
 FOLDER = 'weights'
 LAST, BEST = 'last', 'best'
@@ -192,7 +192,8 @@ def _average(
       f'{checkpoint} has the state of one island of {workers}; {only}'
     )
   if 'ema' in stacked:  # The evaluation used it.
-    stacked['params'] = like(stacked['params'], stacked.pop('ema'))
+    ema = stacked.pop('ema')
+    stacked['params'] = optax.tree.cast_like(ema, stacked['params'])
   return arrays.first_worker(
     jax.jit(jax.vmap(consensus, axis_name=AXIS))(stacked)
   )

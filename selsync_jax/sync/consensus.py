@@ -111,11 +111,6 @@ def means(
   return tuple(map(mean, vectors))
 
 
-def total(value: Any, *, axis_name: str = AXIS) -> Any:
-  """Returns the sum over workers, `lax.psum`, with the type of `value`."""
-  return typed_as(lax.psum(value, axis_name), value)
-
-
 def check_averaged(sync: Any, tree: Any, axis_name: str = AXIS) -> Any:
   """Returns `sync`, or raises `ValueError` for a mistake of a custom loop."""
 

@@ -103,7 +103,7 @@ def scaffold(*, axis_name: str = AXIS) -> Reducer:
 
     state = state._replace(total=total, count=count)
     state = lax.cond(sync, exchange, lambda state: state, state)
-    return flat.like(updates, corrected), state
+    return optax.tree.cast_like(corrected, updates), state
 
   resize = resizing.fields(own=resizing.mean, common=resizing.first)
   return Reducer(init, update, resize=resize, **_CORRECTS)

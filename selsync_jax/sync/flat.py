@@ -121,13 +121,3 @@ def wide(tree: Any) -> Any:
   return jax.tree.map(
     lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), tree
   )
-
-
-def like(tree: Any, other: Any) -> Any:
-  """Converts the leaves of `other` to the dtypes of `tree`."""
-  return jax.tree.map(lambda x, y: y.astype(x.dtype), tree, other)
-
-
-def size(tree: Any) -> int:
-  """Returns the number of elements in the floating-point leaves or shapes."""
-  return sum(leaf.size for leaf in floats(tree))

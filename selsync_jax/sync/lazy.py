@@ -121,7 +121,7 @@ def lazy(
     )
     reports = 'senders', 'renewed'
     mean, state = skip_nonfinite(mean, new, state, reports)
-    return flat.like(updates, mean), state
+    return optax.tree.cast_like(mean, updates), state
 
   def metrics(state):
     return {'senders': state.senders, 'renewed': state.renewed}

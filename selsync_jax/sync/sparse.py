@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from selsync_jax.config import Fraction
 from selsync_jax.sync import flat, resizing, worker_mesh
-from selsync_jax.sync.consensus import AXIS, total
+from selsync_jax.sync.agreement import typed_as
+from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import part
 from selsync_jax.sync.reducers import error_feedback, skip_nonfinite
 from selsync_jax.sync.traffic import annotated
@@ -140,7 +141,7 @@ def _by_threshold(
     return min(math.ceil(capacity * k / workers), size)
 
   def init(params):
-    size = flat.size(params)
+    size = sum(leaf.size for leaf in flat.floats(params))
     return record(
       count=jnp.int32(0),
       threshold=jnp.float32(1 / (2 * math.sqrt(_wanted(density, size)))),
@@ -166,7 +167,9 @@ def _by_threshold(
       # NaN compares false with any threshold, so it would never be selected.
       # Send NaN, so that every worker sees it.
       mine = jnp.where(jnp.all(jnp.isfinite(values)), mine, jnp.nan)
-      return worker_mesh.in_parts(lambda x: total(x, axis_name=axis_name), mine)
+      return worker_mesh.in_parts(
+        lambda x: typed_as(lax.psum(x, axis_name), x), mine
+      )
 
     def exchange(indices):  # Indices of this worker's selection.
       union = worker_mesh.all_gather(indices, axis_name).reshape(-1)

@@ -36,11 +36,6 @@ class Strategy(NamedTuple):
     return self.trigger.traits.meter or measure()
 
   @property
-  def period(self) -> int | None:
-    """Steps from one synchronization to the next; `None` if they vary."""
-    return self.trigger.traits.period
-
-  @property
   def keeps_replicas_equal(self) -> bool:
     """Whether parameters are equal on all workers after a synchronization."""
     return self.averager.agrees or self.reducer.traits.every_step

@@ -233,16 +233,6 @@ def nbytes(tree: Any) -> int:
   return sum(leaf.size * leaf.dtype.itemsize for leaf in flat.floats(tree))
 
 
-def summed_nbytes(tree: Any) -> int:
-  """Returns the bytes of these arrays in an all-reduce, at least 4 per element.
-
-  `consensus` forms the mean in float32 at least.
-  """
-  return sum(
-    leaf.size * max(leaf.dtype.itemsize, 4) for leaf in flat.floats(tree)
-  )
-
-
 def sent(collectives: Iterable[Collective], at: str, workers: int) -> float:
   """Returns the bytes that a worker sends in the collectives issued `at`."""
   return sum(c.sent(workers) for c in collectives if c.at == at)
@@ -256,10 +246,12 @@ def traffic(
   `params` are one worker's parameters, or their shapes, as BSP sends them.
   """
   collectives = tuple(collectives)
+  # `consensus` forms the mean in float32 at least.
+  summed = sum(x.size * max(x.dtype.itemsize, 4) for x in flat.floats(params))
   return Traffic(
     step=sent(collectives, 'step', workers),
     sync=sent(collectives, 'sync', workers),
-    bsp=Collective('all_reduce', summed_nbytes(params)).sent(workers),
+    bsp=Collective('all_reduce', summed).sent(workers),
     scaled=tuple(
       (c.at, c.scale, c.sent(workers)) for c in collectives if c.scale
     ),

@@ -81,7 +81,9 @@ class TrainState(flax.struct.PyTreeNode):
   @property
   def scored(self) -> dict[str, Any]:
     """The trees that an evaluation averages and scores."""
-    params = flat.like(self.params, self.ema) if self.ema else self.params
+    params = self.params
+    if self.ema:
+      params = optax.tree.cast_like(self.ema, params)
     return {'params': params, 'model_state': self.model_state}
 
 

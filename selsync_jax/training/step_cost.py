@@ -70,8 +70,8 @@ def cost(
   most one synchronization in d steps.
   """
   averager, workers = strategy.averager, network.workers
-  if strategy.period is not None:
-    lssr = 1 - 1 / strategy.period
+  if (period := strategy.trigger.traits.period) is not None:
+    lssr = 1 - 1 / period
   lssr = max(lssr, 1 - 1 / max(averager.steps_late, 1))
   often = {'step': 1.0, 'sync': 1 - lssr}
   between = 1 / (1 - lssr) if lssr < 1 else math.inf

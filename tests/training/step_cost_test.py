@@ -27,7 +27,8 @@ def strategy(method, **fields):
 
 @pytest.mark.parametrize('method', methods.METHODS)
 def test_a_planned_period_matches_the_trigger(method):
-  trigger, period = strategy(method).trigger, strategy(method).period
+  trigger = strategy(method).trigger
+  period = trigger.traits.period
   if period is None:
     varying = ('selsync', 'selsync_paper', 'fda')
     assert method in (*varying, 'post_local', 'qsr')
