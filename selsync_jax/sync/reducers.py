@@ -136,13 +136,9 @@ def at_sync(reducer: Reducer) -> Reducer:
       state,
     )
 
-  return Reducer(
-    reducer.init,
-    update,
-    metrics=reducer.metrics,
-    resize=reducer.resize,
-    **traits._replace(every_step=False)._asdict(),
-  )
+  new = reducer._replace(update=update)  # pyrefly: ignore
+  new.traits = traits._replace(every_step=False)
+  return new
 
 
 @part
@@ -170,10 +166,4 @@ def clipped(norm: Positive, reducer: Reducer) -> Reducer:
     updates, _ = clip.update(updates, optax.EmptyState())
     return reducer.update(updates, state, params, **extra_args)
 
-  return Reducer(
-    reducer.init,
-    update,
-    metrics=reducer.metrics,
-    resize=reducer.resize,
-    **reducer.traits._asdict(),
-  )
+  return reducer._replace(update=update)
