@@ -90,7 +90,6 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'local': optimizer_state.local,
     'mean': optimizer_state.mean,
     'reset': optimizer_state.reset,
-    'mixed': optimizer_state.mixed,
   },
 }
 

@@ -96,25 +96,6 @@ def reset(*, only: Sequence[str] | None = None) -> Moments:
   return _mixed((), only)
 
 
-@part
-def mixed(
-  *,
-  mean: Sequence[str] = (),
-  reset: Sequence[str] = (),
-  wire: Wire | None = None,
-) -> Moments:
-  """Averages some moments, resets some, and leaves the others local.
-
-  Args:
-    mean: the names of the moments to average.
-    reset: the names of the moments to reset; none of them is also in `mean`.
-    wire: the encoding of the mean, see `mean`.
-  """
-  if both := set(mean) & set(reset):
-    raise ValueError(f'{sorted(both)[0]} cannot be averaged and reset')
-  return _mixed(mean, reset, wire)
-
-
 def _mixed(
   averaged: Sequence[str] | None,
   cleared: Sequence[str] | None,

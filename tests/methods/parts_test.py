@@ -80,9 +80,6 @@ CHANGED = {
   "optimizer_state=reset optimizer_state.only=('trace',)": {
     'optimizer_state': "reset(only=('trace',))"
   },
-  "optimizer_state=mixed optimizer_state.mean=('mu',)": {
-    'optimizer_state': "mixed(mean=('mu',))"
-  },
   'reducer=at_sync reducer.reducer=all_reduce': {
     'reducer': 'at_sync(all_reduce())'
   },
@@ -128,8 +125,8 @@ REFUSED = {
     'measures from common parameters, but averager delayed(mean(), steps=2) '
     'leaves none'
   ),
-  'local_sgd optimizer_state=mixed optimizer_state.mean=3': (
-    'optimizer_state.mean=3: must be a tuple, and each element a name'
+  'local_sgd optimizer_state=mean optimizer_state.only=3': (
+    'optimizer_state.only=3: must be a tuple, and each element a name'
   ),
   'local_sgd averager=outer averager.optimizer=3': (
     'averager.optimizer=3: must have name and learning_rate'

@@ -287,5 +287,5 @@ SLOW = {
   *('diloco, late', 'diloco, eager', 'streaming_diloco, late', 'sparse_loco'),
   *('muloco', 'edit', 'noloco', 'sparta', 'sparta, dense', 'gossip, ring'),
   *('gossip, random', 'gossip, late', 'groups', 'groups, random', 'exdyna'),
-  *('lag', 'lag, 4 bits', 'wire int4', 'wire int2', 'optimizer_state mixed'),
+  *('lag', 'lag, 4 bits', 'wire int4', 'wire int2'),
 }

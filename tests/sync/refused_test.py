@@ -114,9 +114,6 @@ TOGETHER = {
   'ss.optimizer_state.mean(wire=ss.wires.int8())': (
     'could round a second moment to 0'
   ),
-  'ss.optimizer_state.mixed(mean=["mu"], reset=["mu"])': (
-    'mu cannot be averaged and reset'
-  ),
 }
 AVERAGERS = {
   'ss.outer(SGD, averager=EAGER)': "eager_outer.* remembers each worker's resu",
