@@ -1,8 +1,8 @@
 """The registry of synchronization methods.
 
 A method is a constructor that returns a `Strategy`; its keyword arguments are
-its fields in `config.sync`. Most built-in methods are rows of `table`; the
-others are in `adaptive`. Everything else that lists methods or fields (config
+its fields in `config.sync`. All built-in methods but `adaptive.selsync` are
+rows of `table`. Everything else that lists methods or fields (config
 defaults, flags, docs, the conformance suite, comparisons) reads this table.
 """
 
@@ -18,14 +18,7 @@ from selsync_jax.methods.parts import PARTS as PARTS
 from selsync_jax.methods.table import ROWS
 from selsync_jax.sync.strategy import Strategy
 
-METHODS = config.Registry(
-  'method',
-  {
-    'selsync': adaptive.selsync,
-    'selsync_paper': adaptive.selsync_paper,
-    **ROWS,
-  },
-)
+METHODS = config.Registry('method', {'selsync': adaptive.selsync, **ROWS})
 
 REMOVED = {'budgeted': 'selsync with sync.lssr or sync.bytes_per_step'}
 """Methods of earlier versions, and their replacements."""

@@ -1,4 +1,4 @@
-"""Methods that synchronize when the training needs it.
+"""SelSync, which synchronizes when the training needs it.
 
 The size of gradient changes depends on the model, the data, the batch size and
 the number of workers. Without a delta, a budget finds a suitable one.
@@ -93,24 +93,3 @@ def selsync(
   if max_period is not None:
     trigger = triggers.any_of(trigger, triggers.max_interval(max_period))
   return Strategy(trigger, **_AGGREGATES[aggregate])
-
-
-def selsync_paper(
-  context: Context, *, delta: Threshold = 0.3, aggregate: Aggregate = 'params'
-) -> Strategy:
-  """Averages when a gradient changes by delta, smoothed by N / 100.
-
-  This is SelSync with its paper's settings, for 16 workers. The steps between
-  two averages are unbounded. With few workers the measured change is small: at
-  delta 0.3, four workers may never synchronize after their first step.
-
-  Args:
-    delta: the threshold on the relative gradient change; 0 averages at every
-      step. The paper's Table I has 0.3 and 0.5.
-    aggregate: what is averaged, `params` or `grads`.
-
-  References:
-    Tyagi and Swany, `Accelerating Distributed ML Training via Selective
-    Synchronization`, CLUSTER 2023, Algorithm 1 and Table I.
-  """
-  return selsync(context, delta=delta, smoothing=None, aggregate=aggregate)
