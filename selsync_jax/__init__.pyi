@@ -34,6 +34,7 @@ from .sync.change import MeasureState as MeasureState
 from .sync.consensus import AXIS as AXIS
 from .sync.consensus import consensus as consensus
 from .sync.consensus import synchronize as synchronize
+from .sync.copies import Leaves as Leaves
 from .sync.copies import parameter_copies as parameter_copies
 from .sync.decision import decision as decision
 from .sync.delay import delayed as delayed
@@ -46,7 +47,6 @@ from .sync.fda import fda as fda
 from .sync.fda import FDAState as FDAState
 from .sync.fragments import fragments as fragments
 from .sync.lazy import lazy as lazy
-from .sync.leaves import Leaves as Leaves
 from .sync.optimizer_state import Moments as Moments
 from .sync.part import part as part
 from .sync.power_sgd import power_sgd as power_sgd

@@ -21,8 +21,7 @@ from selsync_jax.data.sources import DATASETS
 from selsync_jax.models import loss_program, tasks
 from selsync_jax.runs import array_files, initial, ledger, weights
 from selsync_jax.runs.source import Source
-from selsync_jax.sync.copies import parameter_copies
-from selsync_jax.sync.leaves import Leaves
+from selsync_jax.sync.copies import Leaves, parameter_copies
 from selsync_jax.training.settings import Settings
 
 

@@ -19,7 +19,7 @@ from selsync_jax.optimizers import move_schedules
 from selsync_jax.runs import ledger
 from selsync_jax.sync import flat, replicas
 from selsync_jax.sync.consensus import AXIS
-from selsync_jax.sync.leaves import Leaves, NONE
+from selsync_jax.sync.copies import Leaves, NONE
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.gradient import gradient, Loss
 

@@ -19,9 +19,8 @@ import optax
 
 from selsync_jax import methods
 from selsync_jax.models import tasks
-from selsync_jax.sync.copies import parameter_copies
+from selsync_jax.sync.copies import Leaves, NONE, parameter_copies
 from selsync_jax.sync.delay import delayed
-from selsync_jax.sync.leaves import Leaves, NONE
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.gradient import gradient

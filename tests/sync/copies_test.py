@@ -8,8 +8,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.devices import mappers
-from selsync_jax.sync.copies import parameter_copies
-from selsync_jax.sync.leaves import Leaves
+from selsync_jax.sync.copies import Leaves, parameter_copies
 from selsync_jax.training.start import resize
 from selsync_jax.training.step import init_state, train_step
 
