@@ -146,15 +146,15 @@ def test_pmap_and_vmap_synchronize_alike_and_agree_to_rounding(variant):
 )
 def test_islands_synchronize_as_the_workers_of_one_program_do(variant):
   toy = Toy(variant)
-  run, delay = cut(toy.worker), toy.strategy.averager.delay
+  run, averager = cut(toy.worker), toy.strategy.averager
 
   def island(peers, x, y):
-    if delay:
-      peers.late = Behind(peers, delay)
+    if averager.steps_late:
+      peers.late = Behind(peers, averager)
     state, trajectory = toy.start, []
     for batch in zip(x, y, strict=True):
       state, metrics = run(peers, state, batch)
-      if delay and metrics['synced']:
+      if averager.steps_late and metrics['synced']:
         peers.late.depart(state.averager_state)
       trajectory.append(metrics['synced'])
     return state.shared, jnp.stack(trajectory)

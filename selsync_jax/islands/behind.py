@@ -17,7 +17,7 @@ from selsync_jax.data.pace import Watch
 from selsync_jax.islands.peers import Late, Peers
 from selsync_jax.islands.program import complete, cut, Form, PLAIN
 from selsync_jax.islands.protocol.member import Regrouped
-from selsync_jax.sync.averagers import Delay
+from selsync_jax.sync.delay import Delayed
 
 
 class Behind(Late):
@@ -25,7 +25,7 @@ class Behind(Late):
 
   Args:
     peers: all islands.
-    delay: the delay of the steps' averager.
+    averager: the averager of the steps.
     form: layout of the averager's state.
 
   Attributes:
@@ -34,10 +34,10 @@ class Behind(Late):
     watch: measures how long averages travel.
   """
 
-  def __init__(self, peers: Peers, delay: Delay, form: Form = PLAIN):
+  def __init__(self, peers: Peers, averager: Delayed, form: Form = PLAIN):
     self._peers, self._background = peers, peers.channel('behind')
-    self._message = delay.message
-    self._travel = cut(delay.travel, form.speaking)
+    self._message = averager.message
+    self._travel = cut(averager.travel, form.speaking)
     self._whole = form.whole
     self._thread = futures.ThreadPoolExecutor(1, 'average')
     self._departed: futures.Future[Any] | None = None

@@ -21,6 +21,7 @@ from selsync_jax.islands.behind import Behind, steps_of_travel
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import complete, cut
 from selsync_jax.sync.budget import with_travel
+from selsync_jax.sync.delay import Delayed
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import traffic
 
@@ -72,8 +73,8 @@ class Island:
     self._step, self._land = cut(step), cut(averager.land)
     self._peers, self._behind, self._taken = peers, None, 0
     self._has_left = False
-    if averager.delay:
-      peers.late = self._behind = Behind(peers, averager.delay)
+    if isinstance(averager, Delayed):
+      peers.late = self._behind = Behind(peers, averager)
     self._trigger, self._watch, self._ended = trigger, Watch(), 0.0
     with jax.set_mesh(_NO_MESH):
       self._params = params = _plain(_placed_as(params, params))

@@ -23,6 +23,7 @@ from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.sync.budget import asks_travel, with_travel
+from selsync_jax.sync.delay import Delayed
 from selsync_jax.training.participants import Participants, refuse_odd
 from selsync_jax.training.setup import Setup
 
@@ -123,9 +124,11 @@ class IslandParticipants(Participants):
 
   def train_step(self, setup: Setup) -> Function:
     """Returns the training step; late averages travel during later steps."""
-    step, delay = setup.train_step(), setup.strategy.averager.delay
+    step, averager = setup.train_step(), setup.strategy.averager
     self.course.is_free = setup.config.pace == 'free'
-    behind = Behind(self.peers, delay, self._form) if delay else None
+    behind = None
+    if isinstance(averager, Delayed):
+      behind = Behind(self.peers, averager, self._form)
     self.peers.late = behind
 
     def call(state, batch):

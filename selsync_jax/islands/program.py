@@ -39,8 +39,8 @@ from selsync_jax.devices.slices import ONE, Slices
 from selsync_jax.islands.peers import About, folded, is_small, Peers
 from selsync_jax.islands.protocol.member import Regrouped
 from selsync_jax.islands.protocol.messages import FOLDS
-from selsync_jax.sync.averagers import TRAVEL
 from selsync_jax.sync.consensus import AXIS
+from selsync_jax.sync.delay import TRAVEL
 
 _NO_MESH = jax.sharding.AbstractMesh((), ())
 _LAUNCHING = threading.Lock()

@@ -185,7 +185,7 @@ def _repeated(
   means = dict.fromkeys(slots)
   course = Course(len(slots), setup.config.pace == 'free')
   members, batches = [], {}
-  late = setup.strategy.averager.delay is not None
+  late = setup.strategy.averager.steps_late > 0
   read = {name: Reader(data, last) for name in slots}
   with futures.ThreadPoolExecutor(len(slots)) as pool:
     for step in range(1, last + 1):
@@ -257,16 +257,17 @@ def _step(
   """
   rows = mapper.form
   step = cut(setup.worker_step(), rows)
-  delay = setup.strategy.averager.delay
-  travel = cut(delay.travel, rows.speaking) if delay else None
+  averager: Any = setup.strategy.averager
+  late = averager.steps_late > 0
+  travel = cut(averager.travel, rows.speaking) if late else None
 
   def run(peers, batch, state, mean, arrived):
     peers.late = _Arrived(mean) if arrived else None
     state, metrics = step(peers, state, batch)
     peers.late = None  # The next mean has not arrived.
     synced = bool(np.asarray(metrics['synced'])[0])
-    if delay and travel and synced:
-      message = rows.whole(delay.message(state.averager_state))
+    if travel and synced:
+      message = rows.whole(averager.message(state.averager_state))
       mean = travel(peers, *message)
     return state, mean, synced
 

@@ -40,40 +40,6 @@ class Piece(NamedTuple):
 WHOLE = Piece(lambda tree, state: tree, lambda tree, piece, state: piece)
 
 
-class Delay(NamedTuple):
-  """The delay of an averager, whose result is applied some steps later.
-
-  Attributes:
-    steps: the steps from a synchronization to `arrive`.
-    due: `due(state)`, whether a mean arrives at this step.
-    arrive: `arrive(tree, state) -> (tree, state)`, which replaces `apply` and
-      runs at a step that is `due`.
-    depart: `depart(sync, tree, state) -> (departs, state)`, which runs at every
-      step, after any `arrive`; `departs` says whether an average departs. It
-      does not communicate.
-    land: `land(tree, state) -> tree`, which applies an average in flight.
-    message: `message(state)`, the departing arrays, from the state after
-      `depart`.
-    travel: `travel(*message) -> arrived`, the averager's whole work, with any
-      number of communication rounds. It is compiled under the name `TRAVEL`, so
-      that a program that carries averages itself can find it.
-    forgets: whether a worker loses a part of its progress since the averaged
-      snapshot.
-  """
-
-  steps: int
-  due: Callable[[Any], Any]
-  arrive: Callable[[Any, Any], tuple[Any, Any]]
-  depart: Callable[[Any, Any, Any], tuple[Any, Any]]
-  land: Callable[[Any, Any], Any]
-  message: Callable[[Any], tuple[Any, ...]]
-  travel: Callable[..., Any]
-  forgets: bool
-
-
-TRAVEL = 'travel_under_way'
-
-
 @dataclasses.dataclass(frozen=True, repr=False)
 class Averager(Part):
   """A rule that combines the workers' parameters at a synchronization.
@@ -94,7 +60,8 @@ class Averager(Part):
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
       `resizing.first`.
-    delay: the delay of the result, if there is one.
+    steps_late: the steps from a synchronization to its result; above 0 only in
+      `delay.Delayed`.
   """
 
   init: Callable[[Any], Any]
@@ -109,7 +76,7 @@ class Averager(Part):
   check: Callable[[int], Any] = lambda workers: None
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
-  delay: Delay | None = None
+  steps_late: int = 0
 
   def __post_init__(self) -> None:
     """Makes `init` refuse leaves that are not arrays, and type its state."""
@@ -130,19 +97,12 @@ class Averager(Part):
       axes=self.axes,
       at='sync',
     )
-    if not self.delay:
-      return found
-    return tuple(c._replace(late=self.delay.steps) for c in found)
+    return tuple(c._replace(late=max(c.late, self.steps_late)) for c in found)
 
   @property
   def withholds(self) -> bool:
     """Whether a wire inside the averager withholds changes, see `Wire`."""
     return any(isinstance(p, Wire) and p.withholds for p in inside(self))
-
-  @property
-  def steps_late(self) -> int:
-    """The steps from a synchronization to its result."""
-    return self.delay.steps if self.delay else 0
 
   def average(self, tree: Any, state: Any) -> tuple[Any, Any]:
     """Returns the whole tree after a synchronization, and the state."""
@@ -151,21 +111,23 @@ class Averager(Part):
     return put(tree, piece, state), after
 
   def due(self, sync: Any, state: Any) -> Any:
-    """Returns whether `when_due` runs at this step; a delay postpones it."""
-    return self.delay.due(state) if self.delay else sync
+    """Returns whether `when_due` runs at this step."""
+    return sync
 
   def when_due(self, tree: Any, state: Any) -> tuple[Any, Any]:
     """Returns the tree and the state after an average that is `due`."""
-    new = (self.delay.arrive if self.delay else self.average)(tree, state)
-    return jax.tree.map(typed_as, new, (tree, state))
+    return jax.tree.map(typed_as, self.average(tree, state), (tree, state))
 
   def depart(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
-    """Returns whether a synchronization begins at this step, and the state."""
-    return self.delay.depart(sync, tree, state) if self.delay else (sync, state)
+    """Returns whether a synchronization begins at this step, and the state.
+
+    It runs at every step, after any `when_due`, and does not communicate.
+    """
+    return sync, state
 
   def land(self, tree: Any, state: Any) -> Any:
     """Returns the tree after applying an average in flight, if there is one."""
-    return self.delay.land(tree, state) if self.delay else tree
+    return tree
 
   def step(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
     """Returns the tree and the state after a step of a custom training loop.
@@ -223,7 +185,7 @@ MEAN = mean()
 
 def check_inside(averager: Averager) -> None:
   """Raises `ValueError` if no other averager can contain this one."""
-  if averager.delay:
+  if averager.steps_late:
     raise ValueError(
       f'averager {averager} is delayed already; delay the outer averager'
     )

@@ -13,7 +13,7 @@ References (with titles in `selsync_jax.methods.table`):
     DiLoCo`, 2025 (arXiv 2502.12996), Algorithm 2 (`eager_outer`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import math
 from typing import Any, NamedTuple
@@ -27,7 +27,8 @@ import optax
 
 from selsync_jax.config import Count, Probability
 from selsync_jax.sync import flat, resizing
-from selsync_jax.sync.averagers import Averager, Delay, WHOLE
+from selsync_jax.sync.agreement import typed_as
+from selsync_jax.sync.averagers import Averager, WHOLE
 from selsync_jax.sync.averagers import mean as mean_of_all
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.part import inside, part
@@ -51,6 +52,67 @@ class DelayedState(NamedTuple):
   snapshot: Any
   before: Any
   averager: Any
+
+
+TRAVEL = 'travel_under_way'
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class Delayed(Averager):
+  """An averager whose result is applied some steps later, see `delayed`.
+
+  Attributes:
+    arrive: `arrive(tree, state, flown) -> (tree, state)`, which applies the
+      average in flight, `flown` steps after its snapshot.
+    travel: `travel(*message) -> arrived`, the averager's whole work, with any
+      number of communication rounds. It is compiled under the name `TRAVEL`, so
+      that a program that carries averages itself can find it.
+    forgets: whether a worker loses a part of its progress since the averaged
+      snapshot.
+  """
+
+  arrive: Callable[[Any, Any, Any], tuple[Any, Any]]
+  travel: Callable[..., Any]
+  forgets: bool
+
+  def due(self, sync: Any, state: Any) -> Any:
+    """Returns whether an average arrives at this step."""
+    return state.left == 1
+
+  def when_due(self, tree: Any, state: Any) -> tuple[Any, Any]:
+    """Returns the tree and the state after an average has arrived."""
+    new = self.arrive(tree, state, self.steps_late)
+    return jax.tree.map(typed_as, new, (tree, state))
+
+  def depart(self, sync: Any, tree: Any, state: Any) -> tuple[Any, Any]:
+    """Returns whether an average departs at this step, and the state."""
+    left = jnp.maximum(state.left - 1, 0)
+    asked, age = state.asked | sync, state.age + 1
+    leaves = asked & (left == 0)
+    snapshot = lax.cond(
+      leaves,
+      lambda: (self.piece or WHOLE).take(tree, state.averager),
+      lambda: state.snapshot,
+    )
+    return leaves, state._replace(
+      left=jnp.where(leaves, self.steps_late, left),
+      asked=asked & ~leaves,
+      age=jnp.where(leaves, 0, age),
+      span=jnp.where(leaves, age, state.span),
+      snapshot=snapshot,
+    )
+
+  def message(self, state: Any) -> tuple[Any, Any]:
+    """Returns the departing arrays, from the state after `depart`."""
+    return state.snapshot, state.averager
+
+  def land(self, tree: Any, state: Any) -> Any:
+    """Returns the tree after applying an average in flight, if there is one."""
+
+    def early(tree, state):
+      return self.arrive(tree, state, state.age)[0]
+
+    return lax.cond(state.left > 0, early, lambda tree, _: tree, tree, state)
 
 
 @part
@@ -88,7 +150,7 @@ def delayed(
       and the averager averages a piece at a time.
   """
   inner = [each for each in inside(of) if isinstance(each, Averager)]
-  is_late = any(each.delay or each.agrees_late for each in (of, *inner))
+  is_late = any(each.steps_late or each.agrees_late for each in (of, *inner))
   why = is_late and 'it is delayed already'
   why = why or (not of.averages and 'it averages nothing')
   if why or of.piece is None:
@@ -125,7 +187,7 @@ def delayed(
       'lax.cond around it'
     )
 
-  def arrive(tree, state, flown=steps):
+  def arrive(tree, state, flown):
     now = take(tree, state.averager)
     mean, inner = travel_under_way(state.snapshot, state.averager)
     far = flown / state.span.astype(jnp.float32)
@@ -144,32 +206,6 @@ def delayed(
     before = mean if extrapolate else ()
     return tree, state._replace(before=before, averager=inner)
 
-  def depart(sync, tree, state):
-    left = jnp.maximum(state.left - 1, 0)
-    asked, age = state.asked | sync, state.age + 1
-    leaves = asked & (left == 0)
-
-    snapshot = lax.cond(
-      leaves,
-      lambda: take(tree, state.averager),
-      lambda: state.snapshot,
-    )
-    return leaves, DelayedState(
-      left=jnp.where(leaves, steps, left),
-      asked=asked & ~leaves,
-      age=jnp.where(leaves, 0, age),
-      span=jnp.where(leaves, age, state.span),
-      snapshot=snapshot,
-      before=state.before,
-      averager=state.averager,
-    )
-
-  def land(tree, state):
-    def early(tree, state):
-      return arrive(tree, state, state.age)[0]
-
-    return lax.cond(state.left > 0, early, lambda tree, _: tree, tree, state)
-
   def resize(saved, fresh, workers, step):
     # Workers start from their consensus, which includes the average in flight.
     # So the snapshot before that average is the last one.
@@ -180,34 +216,19 @@ def delayed(
     saved, fresh = saved._replace(age=age), fresh._replace(averager=inner)
     return kept(saved, fresh, workers, step)
 
-  return _late(
-    of,
-    init=init,
-    apply=apply,
-    delay=Delay(
-      steps,
-      due=lambda state: state.left == 1,
-      arrive=arrive,
-      depart=depart,
-      land=land,
-      message=lambda state: (state.snapshot, state.averager),
-      travel=travel_under_way,
-      forgets=keep < 1 and mix < 1,
-    ),
-    resize=resize,
-  )
-
-
-def _late(of: Averager, **own: Any) -> Averager:
-  """Returns an averager around another one, with a delayed result."""
-  return dataclasses.replace(
-    of,
+  return Delayed(
+    init,
+    apply,
+    piece=of.piece,
     agrees=False,
     agrees_late=of.agrees,
-    remembers=True,
-    rebase=Averager.rebase,
+    check=of.check,
     metrics=lambda state: of.metrics(state.averager),
-    **own,
+    resize=resize,
+    steps_late=steps,
+    arrive=arrive,
+    travel=travel_under_way,
+    forgets=keep < 1 and mix < 1,
   )
 
 
@@ -326,10 +347,11 @@ def eager_outer(
     count = workers + 0 * state.workers  # Keeps the type under `shard_map`.
     return moved, EagerState(moved, change, count, opt_state, inner)
 
-  return _late(
-    averager,
-    init=init,
-    apply=apply,
+  return Averager(
+    init,
+    apply,
+    agrees=False,
+    agrees_late=True,
     resize=resizing.fields(
       consensus=resizing.mean,
       sent=resizing.mean,

@@ -6,6 +6,7 @@ import optax
 
 from selsync_jax.sync.averagers import Averager, no_averaging
 from selsync_jax.sync.change import measure
+from selsync_jax.sync.delay import Delayed
 from selsync_jax.sync.optimizer_state import local, Moments
 from selsync_jax.sync.reducers import no_reduction
 from selsync_jax.sync.traffic import Collective
@@ -73,7 +74,7 @@ class Strategy(NamedTuple):
     """Raises `ValueError` if the parts cannot work together."""
     trigger, reducer = self.trigger.traits, self.reducer.traits
     averager, policy = self.averager, self.optimizer_state
-    forgets = averager.delay is not None and averager.delay.forgets
+    forgets = isinstance(averager, Delayed) and averager.forgets
     at_sync = reducer.reduces and not reducer.every_step
     idle = reducer.every_step and not averager.averages
     # Reasons why a combination is refused, and whether each applies.
@@ -92,11 +93,11 @@ class Strategy(NamedTuple):
       '{averager} leaves none': trigger.needs_consensus and not averager.agrees,
       'trigger {trigger} needs averages that travel while workers compute, and '
       'averager {averager} has no delay': (
-        trigger.needs_travel and averager.delay is None
+        trigger.needs_travel and not averager.steps_late
       ),
       'reducer {reducer} runs when trigger {trigger} asks for it, and averager '
       '{averager} averages later and less often': at_sync
-      and bool(averager.delay),
+      and averager.steps_late > 0,
       'reducer {reducer} makes all workers take the same steps, but averager '
       '{averager} drops a part of those taken while an average travels; set '
       'keep=1': reducer.every_step and forgets,

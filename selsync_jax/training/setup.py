@@ -88,7 +88,7 @@ class Setup:
     A moving average of the parameters stays as it is.
     """
     averager = self.strategy.averager
-    return self._land(state) if averager.delay else state.scored
+    return self._land(state) if averager.steps_late else state.scored
 
   @functools.cached_property
   def _land(self) -> Callable[[TrainState], dict[str, Any]]:

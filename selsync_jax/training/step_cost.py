@@ -94,7 +94,7 @@ def cost(
   vote, _ = waited(votes)
   average, hidden = waited(every[len(votes) :])
   delay = None
-  if compute and (averager.delay or _may_be_late(strategy)):
+  if compute and (averager.steps_late or _may_be_late(strategy)):
     delay = math.ceil(sum(map(network.seconds, messages)) / compute)
   return Cost(
     lssr=lssr,
