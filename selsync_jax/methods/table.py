@@ -39,7 +39,6 @@ def every_epochs(epochs: Positive, steps_per_epoch: int) -> Trigger:
   Args:
     epochs: E, epochs from one average to the next; 0.25 is from Tyagi and
       Swany.
-    steps_per_epoch: see `Context`.
   """
   return every(max(1, round(epochs * steps_per_epoch)))
 
@@ -54,7 +53,6 @@ def post_local(
       paper they end at the first decay of the learning rate.
     period: steps from one average to the next afterwards; the paper has 16 and
       32.
-    steps_per_epoch: see `Context`.
   """
   return triggers.post_local(round(switch * steps_per_epoch), period)
 
