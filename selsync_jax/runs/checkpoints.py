@@ -31,7 +31,7 @@ from selsync_jax.runs.ledger import Totals
 
 FOLDER = 'checkpoints'
 DAMAGED, UNSHARED = 'damaged-checkpoint', 'unshared-checkpoint'
-FORMAT = 9  # Raise it whenever the state or the record changes.
+FORMAT = 10  # Raise it whenever the state or the record changes.
 RECORD = pathlib.Path('record', 'metadata')  # Where orbax's JsonSave writes.
 MANIFEST = 'manifest.json'
 # Orbax adds time stamps to its own file after the manifest is written.

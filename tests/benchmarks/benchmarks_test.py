@@ -11,7 +11,6 @@ COMMANDS = {
   'speed.overhead': ['--widths=4', '--steps=2', '--rounds=1', '--workers=2'],
   'speed.loop': ['--configs=digits', '--steps=40', '--rounds=1'],
   'speed.start': ['--rounds=1', '--config.data.backend=numpy'],
-  'speed.norms': ['--tiny', '--round=0'],
   'speed.gaps': ['--tiny', '--round=0', '--steps=2'],
   'speed.mappers': ['--workers=2', '--steps=1', '--rounds=1'],
   'speed.beside_torch': ['--workers=2', '--steps=2', '--rounds=1'],
