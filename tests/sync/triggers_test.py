@@ -92,13 +92,6 @@ def test_triggers_of_triggers_are_the_same_as_all_in_one():
   assert [i for i, s in enumerate(flat, 1) if s.sync[0]] == [1, 2, 4, 6]
 
 
-def test_triggers_of_triggers_nest():
-  inner = ss.any_of(ss.every(4), ss.every(6))
-  states = run(ss.any_of(inner, ss.max_interval(3)), jnp.ones((12, 2, 1)))
-  steps = [i for i, s in enumerate(states, 1) if s.sync[0]]
-  assert steps == [3, 4, 6, 8, 11, 12]
-
-
 def test_a_veto_reaches_through_a_trigger_around_the_one_that_votes(mapper):
   grads = np.ones((6, 4, 5), np.float32)
   grads[2] = np.nan
