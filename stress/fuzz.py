@@ -28,7 +28,8 @@ import tempfile
 
 from selsync_jax.commands import config_file
 from selsync_jax.config import ConfigError
-from tests.support import hostile_code, hostile_values, live_runs
+from stress import hostile_code
+from tests.support import hostile_values, live_runs
 
 MEMORY = 2**35  # Bytes of address space.
 CACHE = {

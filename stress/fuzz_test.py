@@ -2,9 +2,8 @@
 
 import pytest
 
-from stress import forked, fuzz
-from tests.support import hostile_code
-from tests.support.hostile_code import Case
+from stress import forked, fuzz, hostile_code
+from stress.hostile_code import Case
 
 RAISING = [
   (Case('callback', "raise ValueError('boom')", 10), 1),
