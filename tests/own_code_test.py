@@ -174,6 +174,25 @@ def test_a_custom_task_is_trained_and_ranked(tmp_path):
   assert run.rank() == summary['validation_f1_score']
 
 
+def test_a_custom_method_is_trained_and_planned_with_its_own_field(
+  tmp_path, capsys, refused
+):
+  strategy = 'ss.Strategy(ss.every(period), ss.mean())'
+  method = METHOD.replace('= 0', '= 3').replace('8 // period', strategy)
+  method, *_ = method.partition('def get_config')
+  path = f'{file_of(tmp_path, method, DATA, MODEL, TASK)}:mine'
+  for flags, steps in (((), [3]), (('--config.sync.period=2',), [2, 4])):
+    config = config_file.load(path, ['--config.steps=5', *flags])
+    train_and_evaluate(config, tmp_path / f'{len(steps)}')
+    rows = live_runs.rows(tmp_path / f'{len(steps)}')
+    assert [row['step'] for row in rows if row['synced']] == steps
+  run_command(['plan', f'--config={path}', '--lssr=0.9', '--steps=3'])
+  assert '\nmine ' in capsys.readouterr().out
+  assert 'perod' in refused(
+    'train', f'--config={path}', '--config.sync.perod=2'
+  )
+
+
 WRONG = {
   **{
     f'name of a {kind}': (

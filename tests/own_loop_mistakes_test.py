@@ -318,20 +318,6 @@ def the_vote_goes_over_two_axes():
 
 
 @mistake()
-def steps_are_scanned_inside_shard_map():
-  step, batch = steps_of(), batches(N, 6, 8)
-
-  def scan(state, batches):
-    return jax.lax.scan(lambda *args: (step(*args), None), state, batches)[0]
-
-  found, state = shard_map(rows_of(scan))(stacked(), batch), stacked()
-  one = jax.jit(vmap(step))
-  for x, y in zip(*(x.swapaxes(0, 1) for x in batch.values()), strict=True):
-    state = one(state, {'x': x, 'y': y})
-  return found, state
-
-
-@mistake()
 def the_decision_of_multi_steps_is_returned_with_an_empty_spec():
   tx = optax.MultiSteps(TX, 2)
 

@@ -15,14 +15,8 @@ from selsync_jax.cluster import signals
 from selsync_jax.commands import train as command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import history
-from tests.support import live_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-def train(*flags, cwd=ROOT, python=sys.executable):
-  """Runs train.py in a process of its own."""
-  return live_runs.run(python, str(ROOT / 'train.py'), *flags, cwd=cwd)
 
 
 def read(workdir):
@@ -235,22 +229,3 @@ def test_a_workdir_that_cannot_be_written_is_refused_in_one_line(tmp_path):
     ss.train('digits', workdir, fields=fields)
   rule = 'cannot be written: Not a directory'
   assert str(error.value) == f'--workdir={workdir}: {rule}'
-
-
-@pytest.mark.slow
-def test_a_gradient_that_is_not_finite_stops_the_run_and_says_where(tmp_path):
-  """This test is for a process; replicas_test.py has other kinds of runs."""
-  done = train(
-    f'--workdir={tmp_path}',
-    '--config.optimizer.learning_rate=1e20',
-    '--config.schedule.warmup_epochs=0.0',
-    '--config.checkpoint.every=1',
-    '--config.data.backend=numpy',
-  )
-  assert done.returncode == 1
-  (line,) = done.stderr.splitlines()
-  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-  assert line == (
-    f'train.py: step {len(lines) + 1}: the gradient of worker 0 is not '
-    f'finite; last good checkpoint: step {len(lines)}'
-  )

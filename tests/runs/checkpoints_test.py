@@ -104,10 +104,10 @@ def test_a_step_on_restored_state_is_compiled_once(saved, mapper, caplog):
     ({'w': {}}, 'w is (3,) there and missing here'),
   ],
 )
-def test_a_checkpoint_of_another_model_is_refused(
+def test_a_checkpoint_of_another_model_is_refused_and_kept(
   saved, mapper, to, edited, words
 ):
-  workdir, _ = saved
+  workdir, written = saved
   made, state = layout.choose(mapper, WORKERS), worker_state() | edited
   like = {
     'devices': made.abstract(state),
@@ -123,6 +123,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     'undo the change, resume with the version that wrote it, or start over '
     'with --restart'
   )
+  np.testing.assert_array_equal(restored(workdir, mapper)['w'], written['w'])
 
 
 def set_format(workdir, number, step=8):

@@ -135,13 +135,9 @@ def test_a_simulation_is_no_continuation_of_a_real_run_nor_of_other_workers(
 
 
 def test_a_command_that_finds_a_finished_simulation_writes_nothing(asp):
-  def content():
-    files = sorted(path for path in asp.rglob('*') if path.is_file())
-    return {p: p.read_bytes() for p in files if p.name != '.lock'}
-
-  before = content()
+  before = live_runs.contents(asp)
   run(asp, 'asp', steps=SAVED)
-  assert content() == before
+  assert live_runs.contents(asp) == before
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):

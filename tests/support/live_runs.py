@@ -178,6 +178,12 @@ def rows(workdir: pathlib.Path) -> list[dict[str, Any]]:
   return [json.loads(line) for line in text.split('\n')[:-1]]
 
 
+def contents(workdir: pathlib.Path) -> dict[pathlib.Path, bytes]:
+  """The content of each file in a run's folder; its lock's may change."""
+  files = (path for path in workdir.rglob('*') if path.is_file())
+  return {path: path.read_bytes() for path in files if path.name != '.lock'}
+
+
 def arrays(workdir: pathlib.Path, step: int) -> list[tuple[str, np.ndarray]]:
   """All arrays of the state in a checkpoint, with their names."""
   folder = workdir / 'checkpoints' / str(step) / 'state'

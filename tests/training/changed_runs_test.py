@@ -16,6 +16,7 @@ from selsync_jax.runs import fingerprint, provenance
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import own_code
+from tests.support.live_runs import contents
 from tests.support.marks import slow
 from tests.support.session import make_once
 
@@ -70,10 +71,6 @@ def config(steps):
 
 def train(workdir, steps, **options):
   return train_and_evaluate(config(steps), workdir, **options)
-
-
-def contents(folder):
-  return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
 
 @pytest.fixture

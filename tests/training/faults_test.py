@@ -124,20 +124,6 @@ def test_an_impossible_save_is_reported_before_the_first_step(small_disk):
   assert short_runs.run(workdir, None, **fields)['steps'] == 3
 
 
-@pytest.mark.slow
-def test_a_limit_on_the_size_of_files_is_reported_before_the_first_step(
-  tmp_path,
-):
-  limited = ('bash', '-c', 'ulimit -f 4; exec "$@"', '')
-  command = live_runs.command('selsync', 1, tmp_path / 'run')
-  code, lines = live_runs.outcome(live_runs.start([*limited, *command]))
-  assert code == 1
-  assert lines[-1] == (
-    'train.py: checkpoint: File too large; last good checkpoint: none'
-  )
-  assert not live_runs.rows(tmp_path / 'run')
-
-
 # Every second reading of the clock is an hour ahead.
 JUMPING = """
 import itertools, runpy, sys, time

@@ -22,17 +22,21 @@ from selsync_jax.runs import history, records
 from selsync_jax.runs import workdir as workdirs
 from selsync_jax.training import evaluation
 from tests.support import live_runs, perceptron
+from tests.support.live_runs import contents
 from tests.support.short_runs import rows, run, STEPS
 
 LIVE = f'pid {os.getpid()} on {socket.gethostname()}'
 
 
-def test_a_finished_run_says_so_and_changes_nothing(finished, data_dir, capsys):
-  before = {p: p.read_bytes() for p in finished.glob('*.json*')}
-  summary = run(finished, data_dir)
+@pytest.mark.parametrize('fields', [{}, {'steps': 4, 'workers': 2}], ids=str)
+def test_a_finished_run_says_so_and_changes_nothing(
+  fields, finished, data_dir, capsys
+):
+  before = contents(finished)
+  summary = run(finished, data_dir, **fields)
   assert summary == json.loads((finished / 'summary.json').read_text())
   assert 'holds a finished run of 24 steps' in capsys.readouterr().out
-  assert {p: p.read_bytes() for p in finished.glob('*.json*')} == before
+  assert contents(finished) == before
 
 
 def test_the_test_split_is_read_once_after_the_last_step(
@@ -303,23 +307,10 @@ def test_restart_on_a_link_moves_what_it_names_and_leaves_the_link(
   assert records.read_config(real)['steps'] == 2
 
 
-def test_a_command_that_finds_a_finished_run_writes_nothing(finished, data_dir):
-  def content():
-    return {
-      path: path.read_bytes()
-      for path in sorted(finished.rglob('*'))
-      if path.is_file() and path.name != '.lock'
-    }
-
-  before = content()
-  run(finished, data_dir, steps=4, workers=2)
-  assert content() == before
-
-
 def test_the_folder_of_another_user_is_refused_as_it_is(finished, data_dir):
   if os.geteuid():
     pytest.skip('only root can become another user')
-  before = {p: p.read_bytes() for p in finished.rglob('*') if p.is_file()}
+  before = contents(finished)
   finished.chmod(0o755)
   source = (
     'import ast, os, pathlib, sys\n'
@@ -332,5 +323,4 @@ def test_the_folder_of_another_user_is_refused_as_it_is(finished, data_dir):
   )
   done = live_runs.run(sys.executable, '-c', source, str(finished))
   assert done.stdout.endswith('cannot be written: Permission denied\n'), done
-  after = {p: p.read_bytes() for p in finished.rglob('*') if p.is_file()}
-  assert after == before
+  assert contents(finished) == before

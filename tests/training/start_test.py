@@ -2,12 +2,10 @@
 
 import shutil
 
-import flax.linen as nn
 import pytest
 
 from selsync_jax import models
 from selsync_jax.commands import train
-from selsync_jax.config import RunError
 from selsync_jax.configs import digits
 from selsync_jax.runs import checkpoints
 from selsync_jax.training import evaluation, problem, settings, setup, start
@@ -147,31 +145,6 @@ def test_a_run_may_resume_with_more_workers_than_its_config_has_batches_for(
   assert summary['workers'] == 41
   _, scores = evaluation.evaluate(workdir, 'last', 'test')
   assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
-
-
-class Deeper(Perceptron):
-  """The perceptron after an edit of its file."""
-
-  @nn.compact
-  def __call__(self, x, *, train):
-    x = nn.Dense(6)(x.reshape(len(x), -1))
-    return super().__call__(x, train=train)
-
-
-def test_a_checkpoint_of_another_model_is_refused_and_kept(
-  workdir, monkeypatch
-):
-  resized = config(steps=6, workers=4)
-  with monkeypatch.context() as edited:
-    edited.setitem(models.MODELS, 'perceptron', Deeper)
-    with pytest.raises(RunError) as error:
-      train_and_evaluate(resized, workdir, accept_changes=True)
-  assert str(error.value) == (
-    f'{workdir}/checkpoints/4 does not fit this model or method: '
-    'params/Dense_0/bias is (4,) there and (6,) here; undo the change, '
-    'resume with the version that wrote it, or start over with --restart'
-  )
-  assert train_and_evaluate(resized, workdir)['workers'] == 4
 
 
 def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_last(

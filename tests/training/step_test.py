@@ -137,17 +137,6 @@ def test_pmap_and_vmap_of_a_dense_model_agree_bit_for_bit():
   jax.tree.map(np.testing.assert_array_equal, *states)
 
 
-@pytest.mark.slow
-def test_pmap_and_vmap_of_the_convnet_agree_to_a_ten_thousandth():
-  model = models.create_model('convnet', 10)
-  runs = [Run(model, mapper) for mapper in ('pmap', 'vmap')]
-  pmap, vmap = (run.train(20) for run in runs)
-  assert pmap == vmap
-  assert 1 < sum(pmap) < 20
-  for one, other in zip(*map(params, runs), strict=True):
-    np.testing.assert_allclose(one, other, atol=1e-4)
-
-
 class Varied(nn.Module):
   """Convolutions of several kinds, dropout and batch statistics."""
 
@@ -186,34 +175,6 @@ def test_in_turn_needs_the_activations_of_one_worker_and_fast_convolutions():
       assert layouts == {'b01f_01io->b01f'}
       assert ' while(' in text
   assert temporary['map'] < temporary['vmap'] / 2
-
-
-@pytest.mark.slow
-def test_a_delayed_average_is_the_same_under_every_mapper():
-  averager = ss.delayed(ss.mean(), 2, keep=0.5, extrapolate=0.5)
-  seen = []
-  for mapper in ('pmap', 'vmap', 'map', 'mesh'):
-    run = Run(Dense(), mapper, averager=averager)
-    flags, losses = [], []
-    for batch in batches(12):
-      run.state, metrics = run.step(run.state, batch)
-      flags.append(bool(np.asarray(metrics['synced'])[0]))
-      losses.append(np.asarray(metrics['loss']))
-    assert 2 < sum(flags) < 12
-    seen.append((flags, losses))
-  for flags, losses in seen[1:]:
-    assert flags == seen[0][0]
-    np.testing.assert_allclose(losses, seen[0][1], atol=2e-6)
-
-
-def test_batch_statistics_are_averaged_with_the_parameters(mapper):
-  run = Run(Normed(), mapper, delta=float('inf'))
-  run.train(1)  # The first step synchronizes, the second does not.
-  for leaf in jax.tree.leaves(jax.device_get(run.state.shared)):
-    assert (leaf == leaf[0]).all()
-  run.train(1)
-  for leaf in jax.tree.leaves(jax.device_get(run.state.model_state)):
-    assert (leaf[1:] != leaf[:-1]).any()
 
 
 def test_dropout_differs_between_workers_and_between_steps(mapper):
