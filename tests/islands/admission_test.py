@@ -11,13 +11,11 @@ import pytest
 from selsync_jax.config import RunError
 from selsync_jax.islands import joining, server
 from selsync_jax.islands.exchange import FlightPeers
-from selsync_jax.islands.mapper import IslandMapper
-from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.replay import replay
-from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import perceptron, short_runs
+from tests.support.island_runs import participants
 
 N, DEAD, LAST = 3, 1, 5  # The number of steps is LAST.
 LATE = {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}
@@ -84,8 +82,7 @@ def train(compiled, tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
       others = joining.join(invitation, f'{i}', 'a run', 30.0, welcomes=True)
       with others:
         workdir = tmp_path / f'{i}'
-        mapper = IslandMapper(N, others)
-        islands = IslandParticipants(mapper, Rounds(workdir))
+        islands = participants(others, workdir)
         if config.pace == 'free':
           # The second and the third rest in every other step.
           islands.watch.add = lambda seconds: None

@@ -12,14 +12,17 @@ from selsync_jax.config import LostError, RunError, Stopped
 from selsync_jax.islands import joining, server
 from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import run
-from tests.support.meetings import admit, enter, until
+from tests.support.meetings import admit, enter, met, until
 
 
 @pytest.mark.parametrize('handed_over', [True, False])
 def test_one_that_leaves_hands_over_before_if_there_is_time(
   handed_over, said, pool, monkeypatch
 ):
-  """It leaves when others may join, after all have met."""
+  """It leaves when others may join, after all have met.
+
+  But if too few would be left, all stop together.
+  """
   monkeypatch.setattr(run, 'ASKING', 0.1)
   monkeypatch.setattr(run, 'PARTING', 30.0 if handed_over else 0.5)
 
@@ -28,7 +31,7 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
       peers.agreement.ask()
     for step in itertools.count(1):
       if peers.agreement.stops_after(step):
-        return step
+        return step, peers.size
       complete(peers, lambda peers: peers.share(np.zeros(1)))
       time.sleep(0.01)
       if handed_over and step % 100 == 0 and peers.admits:
@@ -37,19 +40,16 @@ def test_one_that_leaves_hands_over_before_if_there_is_time(
         assert peers.size == 2
 
   admitted = []
-  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
-    join = functools.partial(
-      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
-    )
-    islands = [*pool.map(join, 'abc')]
+  with met('abc', minimum=2, say=said.put) as (_, islands, _):
     work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
     with pytest.raises(Stopped, match=r'^left after a signal; the others co'):
       work[1].result(timeout=30)
     until(said, 'b has left')
     islands[0].agreement.ask()  # Too few would be left.
     assert work[0].result() == work[2].result()
+    assert work[0].result()[1] == 2
     assert admitted == [(100, 3)] * 3 * handed_over
-    futures.wait(pool.submit(peers.close) for peers in islands)
+  until(said, 'a has left')
 
 
 @pytest.mark.slow
@@ -60,11 +60,8 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
     complete(peers, lambda peers: peers.exchange([np.zeros(1)] * peers.size))
     return peers.names
 
-  with server.CoordinatorServer(3, minimum=2, say=said.put, grace=0.6) as point:
-    join = functools.partial(
-      joining.join, point.invitation, run='a run', timeout=3.0
-    )
-    a, b, c = pool.map(join, 'abc')
+  served = {'minimum': 2, 'say': said.put, 'grace': 0.6}
+  with met('abc', timeout=3.0, **served) as (_, (a, b, c), _):
     for step in 1, 2:  # No island is late before its first step.
       time.sleep(0.7)
       for peers in a, b, c:
@@ -76,7 +73,6 @@ def test_one_that_is_late_is_waited_for_no_longer_than_the_grace(said, pool):
     with pytest.raises(LostError, match=r'^island c is more than 0\.6 s late$'):
       come(c)
     until(said, 'c is more than 0.6 s late')
-    futures.wait(pool.submit(peers.close) for peers in (a, b))
 
 
 def test_a_run_begins_with_enough_islands_and_others_come_late(said, pool):

@@ -1,6 +1,5 @@
 """A crowd of strangers uses every port of islands that train."""
 
-from concurrent import futures
 import contextlib
 import os
 import socket
@@ -8,9 +7,9 @@ import socket
 import numpy as np
 from pyarrow import flight as arrow
 
-from selsync_jax.islands import connection, server
+from selsync_jax.islands import connection
 from selsync_jax.islands.protocol import messages
-from tests.support.meetings import came, said_by_hand
+from tests.support.meetings import met, said_by_hand
 
 CROWD = 10  # Connections of each kind to each port, which stay open.
 GARBAGE = {
@@ -52,10 +51,9 @@ def crowd(port, point, opened):
 
 def test_islands_train_on_and_one_line_is_said(said, pool, capfd):
   with (
-    server.CoordinatorServer(2, say=said.put) as point,
+    met('ab', say=said.put) as (point, islands, _),
     contextlib.ExitStack() as opened,
   ):
-    islands = [each.result(timeout=20) for each in came(point, pool, *'ab')]
     ports = point.port, *(peers._outbox.port for peers in islands)
     strangers = [pool.submit(crowd, port, point, opened) for port in ports]
     while not all(each.done() for each in strangers):
@@ -66,7 +64,6 @@ def test_islands_train_on_and_one_line_is_said(said, pool, capfd):
         np.testing.assert_array_equal(found, [(i + 1) * x, (i + 1) * x])
     for each in strangers:
       each.result()
-    futures.wait(pool.submit(peers.close) for peers in islands)
   lines = [said.get() for _ in range(said.qsize())]
   assert len(lines) == 5  # Two have joined, and finished.
   assert lines.count('a caller without the token of this run was turned away')

@@ -15,7 +15,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.config import RunError
-from selsync_jax.islands import exchange, flight, joining, server
+from selsync_jax.islands import exchange, flight
 from selsync_jax.islands.credentials import create_credentials
 from selsync_jax.islands.flight import Outbox
 from selsync_jax.islands.meter import Meter
@@ -23,6 +23,7 @@ from selsync_jax.islands.program import complete, cut
 from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.member import Member, Regrouped
 from tests.support import live_runs
+from tests.support.meetings import met
 
 N = 3
 TYPES = (np.dtype('float32'), np.dtype('bfloat16'))
@@ -30,25 +31,9 @@ NAMES = ('hawaii', 'maui', 'oahu')
 WANTED = messages.encode(messages.Piece((1, '', 1), 0, 0))
 
 
-@contextlib.contextmanager
-def met(names=NAMES, timeout=30.0, minimum=None):
-  """Joins islands through a coordinator; returns the peers of each."""
-  with (
-    server.CoordinatorServer(len(names), minimum=minimum) as point,
-    futures.ThreadPoolExecutor(len(names)) as pool,
-  ):
-
-    def join(name):
-      return joining.join(point.invitation, name, 'a run', timeout)
-
-    islands = list(pool.map(join, names))
-    yield islands
-    futures.wait(pool.submit(peers.close) for peers in islands)
-
-
 @pytest.fixture
 def islands():
-  with met() as islands:
+  with met(NAMES, timeout=30.0) as (_, islands, _):
     yield islands
 
 
@@ -133,11 +118,11 @@ def test_one_of_two_that_do_not_reach_each_other_is_ended(
   """Although both reach the coordinator."""
   monkeypatch.setattr(Outbox, 'do_exchange', answer)
   with (
-    met(('maui', 'oahu'), timeout=1.5) as (maui, oahu),
+    met(('maui', 'oahu'), timeout=1.5) as (_, islands, _),
     futures.ThreadPoolExecutor(2) as pool,
   ):
     calls = [
-      pool.submit(peers.exchange, [np.zeros(1)] * 2) for peers in (maui, oahu)
+      pool.submit(peers.exchange, [np.zeros(1)] * 2) for peers in islands
     ]
     for call in calls:
       with pytest.raises(
@@ -158,7 +143,7 @@ def test_who_is_reached_again_stays(fails, accused, monkeypatch):
 
   monkeypatch.setattr(Outbox, 'do_exchange', fails_for_a_while)
   with (
-    met(('maui', 'oahu'), timeout=1.5) as islands,
+    met(('maui', 'oahu'), timeout=1.5) as (_, islands, _),
     futures.ThreadPoolExecutor(2) as pool,
   ):
     call = pool.submit(islands[0].exchange, [np.zeros(1)] * 2)
@@ -200,8 +185,8 @@ def test_what_has_been_completed_is_kept_no_longer(islands):
     [*pool.map(exchange, islands)]
 
 
-def test_what_still_travels_ends_when_all_leave():
-  with met() as islands, futures.ThreadPoolExecutor(2 * N) as pool:
+def test_what_still_travels_ends_when_all_leave(islands):
+  with futures.ThreadPoolExecutor(2 * N) as pool:
     channels = [peers.channel('behind') for peers in islands[:2]]
     late = [pool.submit(each.exchange, [np.ones(3)] * N) for each in channels]
     futures.wait(pool.submit(peers.close) for peers in islands)
@@ -226,7 +211,7 @@ def test_calls_to_a_frozen_island_end_when_the_others_go_on(monkeypatch):
 
   monkeypatch.setattr(Outbox, 'do_exchange', frozen)
   with (
-    met(minimum=2) as (hawaii, maui, oahu),
+    met(NAMES, timeout=30.0, minimum=2) as (_, (hawaii, maui, oahu), _),
     futures.ThreadPoolExecutor(4) as pool,
     contextlib.ExitStack() as stack,
   ):

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from selsync_jax.config import BusyError, ConfigError, RunError, Stopped
+from selsync_jax.config import BusyError, ConfigError, RunError
 from selsync_jax.islands import (
   connection,
   credentials,
@@ -20,9 +20,15 @@ from selsync_jax.islands import (
   link,
   server,
 )
-from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import coordinator, member, messages
-from tests.support.meetings import admit, came, enter, said_by_hand, until
+from tests.support.meetings import (
+  admit,
+  came,
+  enter,
+  met,
+  said_by_hand,
+  until,
+)
 
 
 @pytest.fixture
@@ -51,18 +57,16 @@ def test_those_that_come_again_meet_again(point, pool):
 
 
 def test_one_that_its_loop_cannot_let_in_is_refused_while_the_others_train(
-  said, pool, monkeypatch
+  said, monkeypatch
 ):
   monkeypatch.setattr(coordinator, 'ENDING', 0.2)
-  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
-    a, b, c = (each.result() for each in came(point, pool, *'abc'))
+  served = {'minimum': 2, 'welcomes': False, 'say': said.put}
+  with met('abc', **served) as (point, (*_, c), join):
     c.fail()
     until(said, 'c has failed')
-    (again,) = came(point, pool, 'c')
     with pytest.raises(RunError, match='the others train; their loop admits'):
-      again.result()
+      join('c')
     assert point.status()['present'] == 2
-    futures.wait(pool.submit(peers.close) for peers in (a, b))
 
 
 def test_one_that_was_killed_while_it_waited_takes_its_place_again(
@@ -137,9 +141,8 @@ def test_secrets_that_are_damaged_or_open_to_others_are_refused(tmp_path):
     credentials.kept_credentials(tmp_path)
 
 
-def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
+def test_all_stop_after_the_step_that_the_last_has_reached(pool):
   """Whichever island is asked, and however far each one is."""
-  islands = [island.result() for island in came(point, pool, 'maui', 'oahu')]
 
   def train(peers, ahead):
     for step in itertools.count():
@@ -149,50 +152,15 @@ def test_all_stop_after_the_step_that_the_last_has_reached(point, pool):
         return step
       time.sleep(0.001 if ahead else 0.01)
 
-  one, other = pool.map(train, islands, (True, False))
+  with met(['maui', 'oahu']) as (_, islands, _):
+    one, other = pool.map(train, islands, (True, False))
   assert one == other >= 20
-  futures.wait(pool.submit(peers.close) for peers in islands)
-
-
-def test_one_that_is_asked_to_stop_leaves_if_enough_are_left(said, pool):
-  """But if all are asked, or too few would be left, all stop together."""
-
-  def train(peers, is_asked):
-    for step in itertools.count():
-      if step == 20 and is_asked:
-        peers.agreement.ask()
-      if peers.agreement.stops_after(step):
-        return step, peers.size
-      complete(peers, lambda peers: peers.share(np.zeros(1)))
-      time.sleep(0.001)
-
-  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
-    islands = [each.result() for each in came(point, pool, *'abc')]
-    work = [pool.submit(train, peers, peers.index == 1) for peers in islands]
-    with pytest.raises(Stopped, match=r'^left after a signal; the others co'):
-      work[1].result()
-    islands[1].close()
-    while islands[0].size == 3:
-      time.sleep(0.01)
-    islands[2].agreement.ask()
-    (one, size), other = work[0].result(), work[2].result()
-    assert other == (one, size) and one > 20 and size == 2
-    futures.wait(pool.submit(peers.close) for peers in islands)
-  lines = [said.get(timeout=20) for _ in range(6)]
-  assert lines[3] == 'b has left' and set(lines[4:]) == {
-    'a has left',
-    'c has left',
-  }
 
 
 @pytest.fixture
-def four(said, pool):
+def four(said):
   """A coordinator of four islands, of which two have ended; and `join`."""
-  with server.CoordinatorServer(4, minimum=2, say=said.put) as point:
-    join = functools.partial(
-      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
-    )
-    islands = [*pool.map(join, 'abcd')]
+  with met('abcd', minimum=2, say=said.put) as (point, islands, join):
     for peers in islands[1:3]:
       peers.fail()
     yield point, islands[::3], join
@@ -251,23 +219,6 @@ def test_one_that_comes_no_longer_disturbs_nobody(
   assert late.result().names == islands[0].names == ('a', 'b', 'd')
 
 
-@pytest.mark.slow
-def test_one_that_is_frozen_while_it_prepares_is_dropped(said, pool):
-  with server.CoordinatorServer(3, minimum=2, say=said.put) as point:
-    join = functools.partial(
-      joining.join, point.invitation, run='a run', timeout=2.5, welcomes=True
-    )
-    a, b, c = pool.map(join, 'abc')
-    b.fail()
-    with said_by_hand(point, hello('b', 2.5)) as frozen:
-      until(said, 'b has not answered for 2.5 s')
-      late = pool.submit(enter, join('b'))
-      frozen.say(entrance())  # It wakes.
-      admit((a, c), pool)
-      assert late.result().names == a.names == ('a', 'b', 'c')
-    futures.wait(pool.submit(peers.close) for peers in (a, late.result(), c))
-
-
 def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
   """Even if the other island only prepares."""
   point, islands, join = four
@@ -283,11 +234,7 @@ def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
 
 
 def test_who_comes_when_the_others_have_finished_has_nothing_to_do(pool):
-  with server.CoordinatorServer(3, minimum=2) as point:
-    join = functools.partial(
-      joining.join, point.invitation, run='a run', timeout=20.0, welcomes=True
-    )
-    a, b, c = pool.map(join, 'abc')
+  with met('abc', minimum=2) as (_, (a, b, c), join):
     b.fail()
     futures.wait(pool.submit(peers.close) for peers in (a, c))
     with pytest.raises(member.FinishedError, match=r'have finished this run$'):

@@ -14,14 +14,11 @@ from selsync_jax.data.course import Course
 from selsync_jax.data.pace import WHOLE
 from selsync_jax.islands import behind, rounds
 from selsync_jax.islands.board import Board
-from selsync_jax.islands.mapper import IslandMapper
-from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.replay import replay
-from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs, perceptron, short_runs
+from tests.support import island_runs, live_runs, perceptron, short_runs
 
 N = 2
 
@@ -67,21 +64,15 @@ def train(tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
   """Trains islands in threads, one of which needs twice as long for a step."""
   added = [[] for _ in range(N)]
 
-  def island(i, board, fields):
+  def time_steps(i, islands):
+    islands.watch.add = added[i].append
+    monkeypatch.setattr(islands.watch, '_seconds', [1.0 + i])
+
+  def train(**fields):
     config = short_runs.config(
       data_dir, 'local_sgd', workers=N, pace='free', mapper='auto', **fields
     )
-    mapper = IslandMapper(N, board.peers(i))
-    islands = IslandParticipants(mapper, Rounds(tmp_path / f'{i}'))
-    islands.watch.add = added[i].append
-    monkeypatch.setattr(islands.watch, '_seconds', [1.0 + i])
-    return train_and_evaluate(config, tmp_path / f'{i}', participants=islands)
-
-  def train(**fields):
-    board = Board(N, timeout=20.0)
-    with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
-      work = [pool.submit(island, i, board, fields) for i in range(N)]
-      found = [each.result() for each in work]
+    found = island_runs.train(tmp_path, lambda i: config, N, time_steps)
     # No step that synchronizes or rests is timed.
     assert len(added[0]) > len(added[1]) > 0
     return found
@@ -143,10 +134,8 @@ def test_a_run_that_was_stopped_goes_on_at_its_pace(train, tmp_path):
 )
 def test_what_waits_at_every_step_is_refused(method, why, data_dir, tmp_path):
   config = short_runs.config(data_dir, method, workers=1, pace='free')
-  mapper = IslandMapper(1, Board(1).peers(0))
-  islands = IslandParticipants(mapper, Rounds(tmp_path))
-  with pytest.raises(ConfigError) as error, perceptron.registered():
-    train_and_evaluate(config, tmp_path / 'run', participants=islands)
+  with pytest.raises(ConfigError) as error:
+    island_runs.train(tmp_path, lambda i: config, 1)
   assert str(error.value).startswith(f"config.pace='free': {why}")
 
 
@@ -185,25 +174,11 @@ def test_the_slowest_says_in_how_many_steps_an_average_travels():
 def test_a_budget_follows_the_link_and_replay_repeats_it(
   data_dir, tmp_path, one_saves_at_a_time
 ):
-  board = Board(N, timeout=20.0)
-
-  def island(i):
-    config = short_runs.config(
-      data_dir,
-      'selsync',
-      workers=N,
-      mapper='auto',
-      sync__delta=None,
-      sync__link_share=0.5,
-      sync__delay={'steps': 2},
-    )
-    workdir = tmp_path / f'{i}'
-    mapper = IslandMapper(N, board.peers(i))
-    islands = IslandParticipants(mapper, Rounds(workdir))
-    return train_and_evaluate(config, workdir, participants=islands)
-
-  with perceptron.registered(), futures.ThreadPoolExecutor(N) as pool:
-    assert len([*pool.map(island, range(N))]) == N
+  fields = {'sync__delta': None, 'sync__link_share': 0.5}
+  fields |= {'sync__delay': {'steps': 2}, 'workers': N, 'mapper': 'auto'}
+  config = short_runs.config(data_dir, 'selsync', **fields)
+  assert len(island_runs.train(tmp_path, lambda i: config, N)) == N
+  with perceptron.registered():
     compared = replay(tmp_path)
   one, other = (rounds.read(tmp_path / f'{i}') for i in range(N))
   told = [row['travel'] for row in one.values()]

@@ -1,6 +1,7 @@
 """Islands that do not come to the same places, or send what does not fit."""
 
 from concurrent import futures
+import contextlib
 import functools
 import itertools
 import json
@@ -21,26 +22,20 @@ from selsync_jax.islands.flight import Outbox
 from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import messages
 from selsync_jax.islands.protocol.member import ApartError, Member
+from tests.support.meetings import met
 
 LARGE = np.zeros(2000, np.float32)
 
 
 @pytest.fixture
-def join(said, pool):
+def join():
   """Joins islands, some of which may end without the others."""
-  points = []
+  with contextlib.ExitStack() as stack:
 
-  def join(names, minimum=None, timeout=20.0):
-    point = server.CoordinatorServer(len(names), minimum=minimum, say=said.put)
-    points.append(point)
-    one = functools.partial(
-      joining.join, point.invitation, run='a run', timeout=timeout
-    )
-    return [*pool.map(one, names)]
+    def join(names, minimum=None):
+      return stack.enter_context(met(names, minimum=minimum))[1]
 
-  yield join
-  for point in points:
-    point.shutdown()
+    yield join
 
 
 def mean(x):
@@ -49,59 +44,39 @@ def mean(x):
   )
 
 
-def leave(peers):
-  peers.reach(10)
-  peers.close()
-
-
-def train_on(peers):
-  peers.reach(10)
-  return mean(LARGE)(peers)
-
-
-@pytest.mark.parametrize('minimum', [1, 2])
-def test_loops_of_unequal_lengths_are_named_with_their_steps(
-  minimum, join, pool
-):
-  """Even if one island could continue alone."""
-  each = join(['maui', 'oahu'], minimum)
-  calls = [
-    pool.submit(*call) for call in zip((leave, train_on), each, strict=True)
-  ]
-  line = (
-    r'^the islands have come to different places: maui is at the end after '
-    r'step 10; oahu is at the average of step 11 \(exchange of float32\[2000\]'
-  )
-  for call in calls:
-    with pytest.raises(ApartError, match=line):
-      call.result(timeout=20)
-
-
 @pytest.mark.parametrize(
-  'strategy',
+  'averager, minimum, place',
   [
-    ss.Strategy(ss.every(1), ss.mean()),
-    ss.Strategy(ss.every(2), ss.delayed(ss.mean(), 1)),
+    (ss.mean(), 2, r'the average of step 11 \(psum of float32\[2000\]'),
+    (ss.mean(), 1, r'the average of step 11 \(psum of float32\[2000\]'),
+    (ss.delayed(ss.mean(), 1), 1, 'the arrival of a late average in step 1'),
   ],
 )
-def test_custom_loops_of_10_and_15_steps_end_in_a_line(strategy, pool):
+def test_custom_loops_of_10_and_15_steps_end_in_a_line(
+  averager, minimum, place, pool
+):
+  """Even if one island could continue alone."""
+
   def train(invitation, name, steps):
     params = {'w': jnp.zeros(2000)}
+    strategy = ss.Strategy(ss.every(2 if averager.delay else 1), averager)
     island = ss.Island.join(str(invitation), name, params, strategy)
     with island:
       for _ in range(steps):
         params = island.after_step(params, params)
       island.leave(params)
 
-  with server.CoordinatorServer(2, minimum=1) as point:
+  with server.CoordinatorServer(2, minimum=minimum) as point:
     calls = [
       pool.submit(train, point.invitation, name, steps)
       for name, steps in (('maui', 10), ('oahu', 15))
     ]
+    line = (
+      '^the islands have come to different places: maui is at the end after '
+      f'step 10; oahu is at {place}'
+    )
     for call in calls:
-      with pytest.raises(
-        RunError, match='different places: maui is at the end'
-      ):
+      with pytest.raises(ApartError, match=line):
         call.result(timeout=30)
 
 
@@ -116,10 +91,9 @@ def test_one_that_has_taken_no_step_yet_may_average_with_the_others(join, pool):
   calls = [pool.submit(each.exchange, [LARGE] * 2) for each in channels]
   assert [len(call.result(timeout=20)) for call in calls] == [2, 2]
   each[0].reach(375)
-  futures.wait(pool.submit(peers.close) for peers in each)
 
 
-def test_the_odd_one_of_three_ends_and_the_others_go_on(join, pool, said):
+def test_the_odd_one_of_three_ends_and_the_others_go_on(join, pool):
   each, types = join('abc', 2), ['float32', 'float64', 'float32']
   calls = [
     pool.submit(mean(LARGE.astype(dtype)), peers)
@@ -128,7 +102,6 @@ def test_the_odd_one_of_three_ends_and_the_others_go_on(join, pool, said):
   with pytest.raises(RunError, match=r'b is at .*float64\[2000\]'):
     calls[1].result(timeout=20)
   assert [len(calls[i].result(timeout=20)) for i in (0, 2)] == [2, 2]
-  futures.wait(pool.submit(peers.close) for peers in each[::2])
 
 
 WRONG = {
@@ -155,7 +128,6 @@ def test_who_sends_a_wrong_message_ends_and_not_whoever_gets_it(
   ):
     calls[1].result(timeout=20)
   assert [len(calls[i].result(timeout=20)) for i in (0, 2)] == [2, 2]
-  futures.wait(pool.submit(peers.close) for peers in each[::2])
 
 
 def test_a_wrong_message_from_an_island_that_has_not_arrived_is_not_forgotten(
@@ -214,7 +186,6 @@ def test_a_stream_that_is_no_message_ends_its_sender(
   with pytest.raises(RunError, match=r'^island b sends '):
     calls[1].result(timeout=20)
   assert [len(calls[i].result(timeout=20)) for i in (0, 2)] == [2, 2]
-  futures.wait(pool.submit(peers.close) for peers in each[::2])
 
 
 def test_a_loop_that_exits_with_a_reason_has_failed(join, pool):

@@ -1,7 +1,6 @@
 """A coordinator's status of its islands, and access to it."""
 
 from concurrent import futures
-import functools
 import json
 import threading
 import time
@@ -12,9 +11,9 @@ from prometheus_client import parser
 import pytest
 
 from selsync_jax.__main__ import run_command
-from selsync_jax.islands import joining, journal, metrics, server
+from selsync_jax.islands import journal, metrics
 from selsync_jax.islands.program import complete
-from tests.support.meetings import came
+from tests.support.meetings import met
 
 N, LENGTH, STEP = 3, 1000, 7
 
@@ -22,13 +21,11 @@ N, LENGTH, STEP = 3, 1000, 7
 @pytest.fixture
 def run(tmp_path):
   """A coordinator; a function to join it; and threads for the islands."""
+  served = {'minimum': 2, 'log': tmp_path / 'log', 'timeout': 4.0}
   with (
-    server.CoordinatorServer(N, minimum=2, log=tmp_path / 'log') as point,
+    met((), N, **served) as (point, _, join),
     futures.ThreadPoolExecutor(N) as pool,
   ):
-    join = functools.partial(
-      joining.join, point.invitation, run='a run', timeout=4.0, welcomes=True
-    )
     yield point, join, pool
 
 
@@ -163,11 +160,9 @@ def test_a_terminal_that_is_paused_holds_nobody_up(pool):
   def say(line):
     assert goes_on.wait(60)
 
-  with server.CoordinatorServer(2, say=say) as point:
-    islands = [each.result(timeout=20) for each in came(point, pool, *'ab')]
+  with met('ab', say=say) as (_, islands, _):
     shares = [pool.submit(peers.share, np.ones(1)) for peers in islands]
     assert [np.sum(each.result(timeout=20)) for each in shares] == [2, 2]
-    futures.wait(pool.submit(peers.close) for peers in islands)
     goes_on.set()
 
 

@@ -14,15 +14,13 @@ from selsync_jax.devices.slices import Slices
 from selsync_jax.islands import resuming, rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
-from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.replay import replay
 from selsync_jax.islands.resuming import Takers
-from selsync_jax.islands.rounds import Rounds
 from selsync_jax.runs import checkpoints, records, weights
 from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.training.setup import Setup
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs, perceptron, short_runs
+from tests.support import island_runs, live_runs, perceptron, short_runs
 
 N, SEEN = 2, ('synced', 'samples', 'bytes_per_worker')
 SCORES = 'validation_loss', 'test_loss', 'test_accuracy'
@@ -45,24 +43,15 @@ def train(tmp_path, data_dir, one_saves_at_a_time):
     **fields,
   ):
     workers = len(meshes)
-    board = Board(workers, timeout=20.0)
 
-    def island(i):
+    def config_of(i):
       data, fsdp = meshes[i]
       own = {'mapper': 'mesh', 'mesh__data': data, 'mesh__fsdp': fsdp}
       own |= {'optimizer__weight_decay': decays[i], 'init_from': sources[i]}
-      workdir = tmp_path / folder / f'{i}'
-      log, devices = Rounds(workdir), Slices(1, data, fsdp)
-      return train_and_evaluate(
-        short_runs.config(data_dir, method, workers=workers, **fields | own),
-        workdir,
-        participants=IslandParticipants(
-          IslandMapper(workers, board.peers(i), devices), log
-        ),
-      )
+      own['workers'] = workers
+      return short_runs.config(data_dir, method, **fields | own)
 
-    with perceptron.registered(), futures.ThreadPoolExecutor(workers) as pool:
-      return list(pool.map(island, range(workers)))
+    return island_runs.train(tmp_path / folder, config_of, workers)
 
   return train
 
@@ -192,8 +181,7 @@ def test_all_go_on_from_the_newest_checkpoint_that_can_be_of_all(
     for step, number in takers[i].items():
       line = number if isinstance(number, tuple) else (number,)
       (folder / f'{step}').write_text(json.dumps(line))
-    mapper = IslandMapper(len(takers), board.peers(i))
-    islands = IslandParticipants(mapper, Rounds(folder))
+    islands = island_runs.participants(board.peers(i), folder)
     return islands.choose(folder.iterdir())
 
   with futures.ThreadPoolExecutor(len(takers)) as pool:
@@ -204,8 +192,7 @@ def test_a_rehearsal_that_was_killed_on_one_of_them_is_a_beginning(tmp_path):
   board = Board(2)
 
   def choose(i):
-    mapper = IslandMapper(2, board.peers(i))
-    islands = IslandParticipants(mapper, Rounds(tmp_path))
+    islands = island_runs.participants(board.peers(i), tmp_path)
     return islands.choose(iter([tmp_path / '0'][i:]))
 
   with futures.ThreadPoolExecutor(2) as pool:
@@ -226,19 +213,8 @@ def test_a_finished_run_is_one_for_all_of_them_or_for_none(
   shutil.rmtree(folder / weights.FOLDER)
   with pytest.raises(ConfigError, match='the state of one island of 2; such a'):
     weights.read(folder, 8)
-  board = Board(3)
-  config = short_runs.config(data_dir, workers=3, steps=16, mapper='auto')
-
-  def go_on(i):
-    own = folder.with_name(f'{i}')
-    mapper = IslandMapper(3, board.peers(i))
-    islands = IslandParticipants(mapper, Rounds(own))
-    train_and_evaluate(config, own, participants=islands)
-
-  with perceptron.registered(), futures.ThreadPoolExecutor(3) as pool:
-    for each in [pool.submit(go_on, i) for i in range(3)]:
-      with pytest.raises(ConfigError, match='=3: this run has 2 islands; to c'):
-        each.result()
+  with pytest.raises(ConfigError, match='=3: this run has 2 islands; to c'):
+    train('selsync', meshes=((1, 1),) * 3, steps=16)
 
 
 @pytest.mark.slow
@@ -275,9 +251,9 @@ def test_what_does_not_fit_is_refused_before_it_prepares(
   tmp_path, data_dir, monkeypatch
 ):
   """Also before the others hear that it asks to be admitted."""
-  mapper = IslandMapper(N, Board(N).peers(0))
-  islands = IslandParticipants(mapper, Rounds(tmp_path))
-  monkeypatch.setattr(type(mapper.peers), 'prepares', True)
+  peers = Board(N).peers(0)
+  islands = island_runs.participants(peers, tmp_path)
+  monkeypatch.setattr(type(peers), 'prepares', True)
   monkeypatch.setattr(backend, 'memory', lambda: 10.0)
   monkeypatch.delattr(Setup, 'initial')  # Preparing begins with it.
   config = short_runs.config(data_dir, workers=N, mapper='auto')
@@ -288,3 +264,26 @@ def test_what_does_not_fit_is_refused_before_it_prepares(
     ),
   ):
     train_and_evaluate(config, tmp_path, participants=islands)
+
+
+def test_of_two_with_one_state_the_one_that_was_alone_has_the_original(
+  tmp_path,
+):
+  """The other island joined right after the checkpoint, and got a copy."""
+
+  def record(islands, index):
+    peers = Board(islands).peers(index)
+    return island_runs.participants(peers, tmp_path).record()
+
+  assert 'original' not in record(2, 1)
+  assert record(1, 0)['original'] == 0
+  board = Board(2, timeout=20)
+
+  def go_on(index):
+    takers = {7: resuming.Takers(1, original=1)}
+    return resuming.agree(board.peers(index), takers, lambda step: b'packed')
+
+  with futures.ThreadPoolExecutor(2) as pool:
+    found = [*pool.map(go_on, range(2))]
+  copies = {'0': '1'}
+  assert found == [(Choice(7, b'packed'), copies), (Choice(7), copies)]

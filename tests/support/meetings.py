@@ -5,9 +5,40 @@ import contextlib
 
 import numpy as np
 
-from selsync_jax.islands import connection, joining
+from selsync_jax.islands import connection, joining, server
 from selsync_jax.islands.program import complete
 from selsync_jax.islands.protocol import messages
+
+
+@contextlib.contextmanager
+def met(names, islands=None, *, timeout=20.0, welcomes=True, **served):
+  """Serves a coordinator and joins islands, which leave at the end.
+
+  Args:
+    names: names of the islands.
+    islands: N, the number of islands; `None` is that of the names.
+    timeout: timeout of each island.
+    welcomes: whether each island admits islands while it runs.
+    **served: see `CoordinatorServer`.
+
+  Yields:
+    The coordinator, the islands' peers, and a function that joins another
+    island by its name.
+  """
+  with (
+    server.CoordinatorServer(islands or len(names), **served) as point,
+    futures.ThreadPoolExecutor(16) as pool,
+  ):
+    joined = []
+
+    def join(name):
+      given = {'timeout': timeout, 'welcomes': welcomes}
+      peers = joining.join(point.invitation, name, 'a run', **given)
+      joined.append(peers)
+      return peers
+
+    yield point, [*pool.map(join, names)], join
+    futures.wait(pool.submit(peers.close) for peers in joined)
 
 
 def came(point, pool, *names, run='a run'):
