@@ -1,4 +1,4 @@
-"""Averagers over several synchronizations."""
+"""Averagers over several synchronizations, and an outer step in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -37,3 +37,20 @@ def run(averager, start, moves, mapper='vmap', sync=None):
   chosen = layout.choose(mapper, workers)
   results = jax.device_get(chosen.map_workers(worker)(moves))
   return jax.tree.map(lambda x: np.swapaxes(x, 0, 1), results)
+
+
+class Outer:
+  """An outer step with Nesterov's momentum of 0.9, as DiLoCo takes it."""
+
+  def __init__(self, start, rate=0.7):
+    self.consensus, self.rate = start.astype(np.float64), rate
+    self.momentum = np.zeros_like(self.consensus)
+
+  def __call__(self, workers):
+    """The workers' new parameters, from their own parameters [workers, ...]."""
+    gradient = self.consensus - np.mean(workers, axis=0)
+    self.momentum = gradient + 0.9 * self.momentum
+    self.consensus = self.consensus - self.rate * (
+      gradient + 0.9 * self.momentum
+    )
+    return self.consensus

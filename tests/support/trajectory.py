@@ -1,9 +1,11 @@
-"""A trigger over recorded gradients, workers on quadratics, and references."""
+"""Triggers over recorded gradients, training loops, and references."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
+import selsync_jax as ss
 from selsync_jax.devices import layout
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.training.step import init_state, train_step
@@ -23,6 +25,29 @@ def run(tx, grads, mapper='vmap'):
   states = chosen.map_workers(worker)(jnp.swapaxes(grads, 0, 1))
   states = jax.tree.map(lambda x: np.swapaxes(x, 0, 1), jax.device_get(states))
   return [jax.tree.map(lambda x, i=i: x[i], states) for i in range(len(grads))]
+
+
+def loop(tx, gradient, w, batches, mapper='vmap'):
+  """Yields parameters and flags after each step of a custom training loop.
+
+  Args:
+    tx: the optimizer, with a trigger.
+    gradient: each worker's gradient, from its parameters and its batch.
+    w: parameters that the workers start from, [workers, ...].
+    batches: a batch for each step, [workers, ...].
+    mapper: see `layout.choose`.
+  """
+
+  def step(w, state, batch):
+    updates, state = tx.update(gradient(w, batch), state, w)
+    w, sync = optax.apply_updates(w, updates), ss.decision(state)
+    return ss.synchronize(sync, w), state, sync
+
+  chosen = layout.choose(mapper, len(w))
+  state, step = chosen.map_workers(tx.init)(w), chosen.map_workers(step)
+  for batch in batches:
+    w, state, sync = step(w, state, batch)
+    yield np.asarray(w), np.asarray(sync)
 
 
 def reference(grads, smoothing):

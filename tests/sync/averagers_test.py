@@ -1,4 +1,4 @@
-"""Averages, and the steps of an outer optimizer."""
+"""Averages, the steps of an outer optimizer, and averagers in turns."""
 
 import jax
 import jax.numpy as jnp
@@ -7,72 +7,38 @@ import optax
 import pytest
 
 from selsync_jax import methods
-from selsync_jax.devices import mappers
-from selsync_jax.sync import alternation, averagers, delay, exchange, wires
-from selsync_jax.training.step import init_state, train_step
+from selsync_jax.sync import (
+  alternation,
+  averagers,
+  delay,
+  exchange,
+  fragments,
+  traffic,
+  wires,
+)
 from tests.support import rounds
 from tests.support.blocks import rows_of, shard_map
+from tests.support.trajectory import train
 
 NESTEROV = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)
 
 
-def line(steps, workers):
-  """Data on y = x w + b with w = (2, 1) and b = 1."""
-  x = np.random.default_rng(0).normal(size=(steps, workers, 8, 2))
-  return x.astype(np.float32), (x @ [2, 1] + 1).astype(np.float32)
-
-
-def loss(params, model_state, batch, key):
-  del key
-  x, y = batch
-  error = jnp.mean((x @ params['w'] + params['b'] - y) ** 2)
-  return error, ({'loss': error}, model_state)
-
-
-def train(strategy, x, y):
-  """The parameters (w1, w2, b) after each step, [steps, workers, 3]."""
-  sgd = optax.sgd(0.1)
-  params = {'w': jnp.zeros(2), 'b': jnp.zeros(())}
-  pmap = mappers.Pmap(x.shape[1])
-  step = pmap.map_workers(train_step(loss, strategy, sgd, 0))
-  state = pmap.replicate(lambda: init_state(params, {}, strategy, sgd))
-  trajectory = []
-  for batch in zip(x, y, strict=True):
-    state, _ = step(state, batch)
-    w, b = (np.asarray(state.params[name]) for name in 'wb')
-    trajectory.append(np.concatenate([w, b[:, None]], axis=1))
-  return np.array(trajectory)
-
-
-def diloco(x, y, period):
-  """Algorithm 1 of DiLoCo in NumPy, in float64."""
-  steps, workers = x.shape[:2]
-  outer, momentum = np.zeros(3), np.zeros(3)
-  inner = np.zeros((workers, 3))
-  trajectory = []
-  for t in range(steps):
-    for i in range(workers):
-      inputs = np.concatenate([x[t, i], np.ones((len(x[t, i]), 1))], axis=1)
-      residual = inputs @ inner[i] - y[t, i]
-      inner[i] -= 0.1 * 2 * inputs.T @ residual / len(residual)
-    if (t + 1) % period == 0:
-      gradient = np.mean(outer - inner, axis=0)
-      momentum = 0.9 * momentum + gradient
-      outer = outer - 1.0 * (gradient + 0.9 * momentum)
-      inner[:] = outer
-    trajectory.append(inner.copy())
-  return np.array(trajectory)
-
-
 def test_diloco_is_the_papers_algorithm():
-  x, y = line(steps=30, workers=2)
+  """Algorithm 1 in NumPy, on a quadratic of each worker."""
+  goals = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+  curves = np.float32([[0.5, 1.0, 2.0], [1.0, 3.0, 0.2]])
   context = methods.Context(steps_per_epoch=10, seed=0)
   strategy = methods.create_strategy(
     'diloco', context, period=3, outer=NESTEROV
   )
-  np.testing.assert_allclose(
-    train(strategy, x, y), diloco(x, y, 3), rtol=1e-5, atol=1e-5
-  )
+  sgd, start = optax.sgd(0.1), jnp.zeros(3)
+  found, _ = train(strategy, sgd, start, (curves, goals), 30)
+  own, outer = np.zeros((2, 3)), rounds.Outer(np.zeros(3), rate=1.0)
+  for t, after in enumerate(found):
+    own = own - 0.1 * curves * (own - goals)
+    if t % 3 == 2:
+      own = np.tile(outer(own), (2, 1))
+    np.testing.assert_allclose(after, own, rtol=1e-5, atol=1e-5)
 
 
 def test_with_gradient_descent_of_rate_1_an_outer_step_is_the_mean():
@@ -197,3 +163,31 @@ def test_an_average_may_begin_and_be_scanned_inside_shard_map():
   w = jnp.arange(8.0).reshape(4, 2)
   expected = jax.vmap(worker, axis_name='workers')(w)
   np.testing.assert_allclose(scanned(w), expected, rtol=1e-5)
+
+
+K, N, SIZE = 3, 4, 20
+OUTER = averagers.outer(optax.sgd(0.7, momentum=0.9, nesterov=True))
+SOME = fragments.fragments(4, 'random')
+
+
+def test_random_fragments_between_outer_steps_leave_these_as_they_are(mapper):
+  """SPARTA with DiLoCo: an exchange that keeps the mean keeps the next step."""
+  moves = np.random.default_rng(0).normal(size=(4 * K, N, SIZE))
+  moves = moves.astype(np.float32)
+  both = alternation.interleave(K, OUTER, SOME)
+  left, _ = rounds.run(both, jnp.zeros(SIZE), moves, mapper)
+  alone = moves.reshape(4, K, N, SIZE).sum(1)
+  expected, _ = rounds.run(OUTER, jnp.zeros(SIZE), alone, mapper)
+  np.testing.assert_allclose(left[K - 1 :: K], expected, atol=1e-4)
+  common = (left == left[:, :1]).all(1)
+  assert common[K - 1 :: K].all()
+  between = np.delete(common, np.s_[K - 1 :: K], axis=0)
+  assert (between.sum(1) >= SIZE // 4).all() and not between.all(1).any()
+
+
+def test_each_sends_in_its_share_of_the_synchronizations():
+  both = alternation.interleave(K, averagers.mean(), SOME)
+  tree = jnp.zeros(SIZE)
+  sent = traffic.sent(both.sends(tree, N), 'sync', N)
+  whole = traffic.sent(averagers.mean().sends(tree, N), 'sync', N)
+  assert sent == pytest.approx(whole / K + whole / 4 * (1 - 1 / K))

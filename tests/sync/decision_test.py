@@ -7,9 +7,9 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices import layout
 from tests.support.blocks import rows_of, shard_map
 from tests.support.marks import slow
+from tests.support.trajectory import loop
 
 SGD = optax.sgd(0.1)
 GRADS = jnp.arange(8.0).reshape(4, 2)  # A row per worker.
@@ -17,19 +17,8 @@ GRADS = jnp.arange(8.0).reshape(4, 2)  # A row per worker.
 
 def train(tx, calls, mapper='vmap'):
   """Parameters and flag of each worker after each call."""
-
-  def step(w, state, grad):
-    updates, state = tx.update(grad, state, w)
-    w = optax.apply_updates(w, updates)
-    sync = ss.decision(state)
-    return ss.synchronize(sync, w), state, sync
-
-  chosen = layout.choose(mapper, 4)
-  w = jnp.zeros_like(GRADS)
-  state, step = chosen.map_workers(tx.init)(w), chosen.map_workers(step)
-  for i in range(calls):
-    w, state, sync = step(w, state, GRADS * (10.0 if i == 17 else 1.0))
-    yield np.asarray(w), np.asarray(sync)
+  grads = (GRADS * (10.0 if i == 17 else 1.0) for i in range(calls))
+  return loop(tx, lambda w, grad: grad, jnp.zeros_like(GRADS), grads, mapper)
 
 
 def flags(*args):

@@ -50,24 +50,11 @@ def mean(snapshots):
   return snapshots.mean(0)
 
 
-class Outer:
-  """An outer step with Nesterov's momentum."""
-
-  def __init__(self, start=START):
-    self.consensus, self.momentum = start.astype(np.float64), 0.0
-
-  def __call__(self, snapshots):
-    gradient = self.consensus - snapshots.mean(0)
-    self.momentum = gradient + 0.9 * self.momentum
-    self.consensus = self.consensus - 0.7 * (gradient + 0.9 * self.momentum)
-    return self.consensus
-
-
 class Fragments:
   """Averages a third at a time, with an outer step each."""
 
   def __init__(self):
-    self.outers = [Outer(part) for part in np.split(START, 3)]
+    self.outers = [rounds.Outer(part) for part in np.split(START, 3)]
     self.taken = self.finished = 0
 
   def piece(self):
@@ -117,8 +104,16 @@ CASES = {
     lambda: mean,
     {'keep': 0.25, 'extrapolate': 1.0, 'mix': 0.3},
   ),
-  'outer, mixed': (lambda: ss.outer(NESTEROV), Outer, PAPER),
-  'outer, half': (lambda: ss.outer(NESTEROV), Outer, HALF),
+  'outer, mixed': (
+    lambda: ss.outer(NESTEROV),
+    lambda: rounds.Outer(START),
+    PAPER,
+  ),
+  'outer, half': (
+    lambda: ss.outer(NESTEROV),
+    lambda: rounds.Outer(START),
+    HALF,
+  ),
   'int8': (lambda: ss.mean(wire=ss.wires.int8()), Int8, {}),
   'int8, half': (lambda: ss.mean(wire=ss.wires.int8()), Int8, HALF),
   'fragments': (

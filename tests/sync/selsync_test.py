@@ -7,8 +7,7 @@ import optax
 import pytest
 
 import selsync_jax as ss
-from selsync_jax.devices import layout
-from tests.support.trajectory import reference, run
+from tests.support.trajectory import loop, reference, run
 
 
 @pytest.mark.parametrize('count', [1, 4, 16])
@@ -90,88 +89,56 @@ def test_a_gradient_that_is_not_finite_is_reported_and_vetoes_the_vote(
     assert np.isfinite(state.measure.ewma).all()
 
 
-def loss(w, x, y):
+@jax.grad
+def gradient(w, batch):
+  x, y = batch
   return jnp.mean((x @ w - y) ** 2)
 
 
-def local_problem(count, steps=50):
-  rng = np.random.default_rng(1)
-  x = rng.normal(size=(steps, count, 8, 5)).astype(np.float32)
-  y = (x @ np.arange(1.0, 6.0) + rng.normal(size=x.shape[:3])).astype(
-    np.float32
-  )
-  return jnp.zeros((count, 5)), jnp.asarray(x), jnp.asarray(y)
-
-
-def train(tx, aggregate, w, x, y, mapper='pmap'):
-  """Parameters [steps, workers, ...] of a custom training loop."""
-
-  def step(w, state, x, y):
-    updates, state = tx.update(jax.grad(loss)(w, x, y), state, w)
-    w = optax.apply_updates(w, updates)
-    return aggregate(w, state), state
-
-  chosen = layout.choose(mapper, len(w))
-  step, state = chosen.map_workers(step), chosen.map_workers(tx.init)(w)
-  trace = []
-  for i in range(len(x)):
-    w, state = step(w, state, x[i], y[i])
-    trace.append(np.asarray(w))
-  return np.stack(trace)
-
-
-def synchronized(w, state):
-  return ss.synchronize(optax.tree.get(state, 'sync'), w)
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(50, 4, 8, 5)).astype(np.float32)
+Y = X @ np.arange(1.0, 6.0) + RNG.normal(size=X.shape[:3])
+BATCHES = [*zip(X, Y.astype(np.float32), strict=True)]
+START = jnp.zeros((4, 5))
 
 
 def test_delta_zero_with_plain_sgd_is_bsp(mapper):
-  problem = local_problem(4)
-  selsync = optax.chain(ss.selsync(0.0), optax.sgd(0.05))
-  bsp = optax.chain(ss.all_reduce(), optax.sgd(0.05))
-  np.testing.assert_allclose(
-    train(selsync, synchronized, *problem, mapper),
-    train(bsp, lambda w, state: w, *problem, mapper),
-    atol=1e-5,
-  )
+  sgd = optax.sgd(0.05)
+  selsync = optax.chain(ss.selsync(0.0), sgd)
+  bsp = optax.chain(ss.selsync(float('inf')), ss.all_reduce(), sgd)
+  for (one, _), (other, _) in zip(
+    loop(selsync, gradient, START, BATCHES, mapper),
+    loop(bsp, gradient, START, BATCHES, mapper),
+    strict=True,
+  ):
+    np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.parametrize('optimizer', [optax.sgd(0.05), optax.adamw(0.05)])
 def test_delta_infinity_is_independent_loops_after_the_first_step(optimizer):
-  w, x, y = local_problem(4)
   selsync = optax.chain(ss.selsync(float('inf')), optimizer)
-  together = train(selsync, synchronized, w, x, y)
+  together = [w for w, _ in loop(selsync, gradient, START, BATCHES, 'pmap')]
 
   @jax.jit
-  def step(w, state, x, y):
-    updates, state = optimizer.update(jax.grad(loss)(w, x, y), state, w)
+  def step(w, state, batch):
+    updates, state = optimizer.update(gradient(w, batch), state, w)
     return optax.apply_updates(w, updates), state
 
   for worker in range(4):
-    alone, state = w[worker], optimizer.init(w[worker])
-    alone, state = step(alone, state, x[0, worker], y[0, worker])
-    alone = jnp.asarray(together[0, worker])  # The first step synchronizes.
-    for i in range(1, len(x)):
-      alone, state = step(alone, state, x[i, worker], y[i, worker])
-      np.testing.assert_array_equal(together[i, worker], alone)
+    alone, state = START[worker], optimizer.init(START[worker])
+    for found, (x, y) in zip(together, BATCHES, strict=True):
+      alone, state = step(alone, state, (x[worker], y[worker]))
+      if found is together[0]:  # The first step synchronizes.
+        alone = jnp.asarray(found[worker])
+      np.testing.assert_array_equal(found[worker], alone)
 
 
 def test_workers_are_bit_identical_after_a_vote_and_differ_otherwise(mapper):
-  w, x, y = local_problem(4)
   tx = optax.chain(ss.selsync(0.05, smoothing=0.04), optax.adam(0.05))
   syncs = []
-
-  def step(w, state, x, y):
-    updates, state = tx.update(jax.grad(loss)(w, x, y), state, w)
-    return synchronized(optax.apply_updates(w, updates), state), state
-
-  chosen = layout.choose(mapper, len(w))
-  step, state = chosen.map_workers(step), chosen.map_workers(tx.init)(w)
-  for i in range(len(x)):
-    w, state = step(w, state, x[i], y[i])
-    host = np.asarray(w)
-    sync = bool(np.asarray(optax.tree.get(state, 'sync'))[0])
-    assert (host == host[0]).all() == sync
-    syncs.append(sync)
+  for w, sync in loop(tx, gradient, START, BATCHES, mapper):
+    assert (w == w[0]).all() == sync.all() == sync.any()
+    syncs.append(sync.all())
   assert 1 < sum(syncs) < len(syncs)
 
 

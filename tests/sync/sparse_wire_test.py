@@ -54,16 +54,6 @@ def test_with_an_outer_step_it_is_sparse_loco(decay):
     np.testing.assert_allclose(found, common, atol=1e-4)
 
 
-def test_without_decay_nothing_is_lost():
-  moves = np.random.default_rng(1).normal(size=(30, N, SIZE))
-  averager = averagers.mean(wire=sparse_wire.sparse(0.05))
-  left, state = rounds.run(averager, jnp.zeros(SIZE), moves.astype(np.float32))
-  exact = moves.mean(axis=1).cumsum(axis=0)
-  (error,) = state.error
-  np.testing.assert_allclose(left[:, 0] + error.mean(axis=1), exact, atol=1e-3)
-  assert np.count_nonzero(np.diff(left[:, 0], axis=0)[0]) <= 3 * N * 205
-
-
 def test_a_worker_that_is_not_finite_is_seen_by_all_but_not_if_left_out():
   wire = sparse_wire.sparse(0.1)
   moves = np.ones((1, N, 50), np.float32)
