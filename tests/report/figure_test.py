@@ -1,13 +1,15 @@
-"""Figures: their axes, and the files that show them."""
+"""Figures: axes, colors, thinned lines, and the files that show them."""
 
 import contextlib
 import re
 import zlib
 
+from hypothesis import given
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from selsync_jax.report import image_files, interactive
+from selsync_jax.report import figure, image_files, interactive
 from selsync_jax.report.figure import (
   Axis,
   Band,
@@ -136,3 +138,68 @@ def test_a_legend_of_many_names_stays_inside_its_figure(length):
   box, panel = legend.get_window_extent(), drawn.axes[0].get_window_extent()
   assert box.x1 <= drawn.bbox.x1
   assert panel.y1 <= box.y0 and box.y1 <= drawn.bbox.y1
+
+
+def luminance(color):
+  """Relative luminance, as WCAG 2 defines it."""
+  channels = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+  linear = np.where(
+    channels <= 0.03928, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4
+  )
+  return linear @ [0.2126, 0.7152, 0.0722]
+
+
+@pytest.mark.parametrize('colors', [figure.LIGHT, figure.DARK])
+def test_text_has_the_contrast_that_wcag_requires(colors):
+  for name in ('ink', 'muted'):
+    one, other = luminance(colors[name]), luminance(colors['paper'])
+    ratio = (max(one, other) + 0.05) / (min(one, other) + 0.05)
+    assert ratio >= 4.5
+
+
+def test_the_dark_palette_replaces_every_color():
+  light, dark = figure.LIGHT, figure.DARK
+  assert dark.keys() == light.keys()
+  assert all(dark[name] != light[name] for name in light)
+
+
+@given(
+  st.lists(st.floats(0, 1) | st.just(float('nan')), max_size=200),
+  st.integers(1, 20),
+)
+def test_a_thinned_line_keeps_its_extremes_and_invents_nothing(values, buckets):
+  y = np.array(values, float)
+  kept = figure.envelope(y, buckets)
+  known = y[~np.isnan(y)]
+  assert (np.diff(kept) > 0).all()
+  assert len(kept) <= max(2 * buckets + 2, min(len(known), 2 * buckets))
+  assert not np.isnan(y[kept]).any()
+  if len(known):
+    assert y[kept].min() == known.min() and y[kept].max() == known.max()
+    assert y[kept][0] == known[0] and y[kept][-1] == known[-1]
+  if len(known) <= 2 * buckets:
+    np.testing.assert_array_equal(y[kept], known)
+
+
+@given(
+  st.lists(
+    st.lists(
+      st.floats(0, 1) | st.sampled_from([np.nan, np.inf]),
+      min_size=2,
+      max_size=2,
+    ),
+    min_size=1,
+    max_size=60,
+  ),
+  st.integers(1, 20),
+)
+def test_a_band_from_0_to_1_holds_every_value(rows, buckets):
+  y = np.array(rows, float)
+  at, peak, (low, middle, high) = figure.quantiles(y, buckets, (0, 0.5, 1))
+  known = ~np.isnan(y).all(axis=1)
+  assert len(at) == min(buckets, known.sum())
+  assert (low <= middle).all() and (middle <= high).all()
+  assert set(low) | set(middle) | set(high) <= set(y[~np.isnan(y)])
+  if len(at):
+    assert low.min() == np.nanmin(y) and high.max() == np.nanmax(y)
+    np.testing.assert_array_equal(np.nanmax(y[peak], axis=1), high)

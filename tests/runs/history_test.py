@@ -1,14 +1,16 @@
-"""Runs read back from disk."""
+"""Runs read back from disk, and the one reader of their files."""
 
 import json
 
+from hypothesis import given
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.configs import digits
 from selsync_jax.report.comparison_table import read_entries
-from selsync_jax.runs import history, records
+from selsync_jax.runs import files, history, records
 from selsync_jax.runs.history import Trial
 from tests.support import damage, recorded
 
@@ -122,3 +124,19 @@ def test_a_table_of_labels_has_rows_of_one_length(finished):
   (finished / 'data.json').write_text('{"labels": [[1, 2], [3]]}')
   with pytest.raises(RunError, match='labels is not a table'):
     history.read(finished)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text()
+
+
+@pytest.mark.slow
+@given(
+  st.recursive(SCALARS, lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+)
+def test_where_any_value_may_stand_every_value_is_read(value):
+  assert files.parse(json.dumps([value]).encode(), list) == [value]
+
+
+def test_a_bool_is_no_number():
+  with pytest.raises(ValueError, match='Expected'):
+    files.parse(b'[true]', list[float])
