@@ -8,7 +8,9 @@ compiled by pytest itself are kept, in pytest's cache, so the next session need
 not compile them.
 """
 
+import contextlib
 import gc
+import io
 import os
 import pathlib
 import platform
@@ -233,37 +235,65 @@ def left_alone(data_dir):
   return run
 
 
-def _train(name, *flags):
-  """The output of `python train.py`, and its folder; once in a session."""
+def _run(name, train):
+  """The output and the folder of a run; once in a session.
+
+  `train(workdir)` returns what the run prints on stdout and on stderr.
+  """
 
   def make(folder):
-    workdir = f'--workdir={folder / "digits"}'
-    done = live_runs.run(sys.executable, ROOT / 'train.py', workdir, *flags)
-    assert done.returncode == 0, done.stderr
-    (folder / 'stdout').write_text(done.stdout)
-    (folder / 'stderr').write_text(done.stderr)
+    for stream, text in zip(STREAMS, train(folder / 'digits'), strict=True):
+      (folder / stream).write_text(text)
 
   folder = make_once(name, make)
-  return types.SimpleNamespace(
-    workdir=folder / 'digits',
-    stdout=(folder / 'stdout').read_text(),
-    stderr=(folder / 'stderr').read_text(),
-  )
+  texts = {stream: (folder / stream).read_text() for stream in STREAMS}
+  return types.SimpleNamespace(workdir=folder / 'digits', **texts)
+
+
+STREAMS = 'stdout', 'stderr'
 
 
 @pytest.fixture(scope='session')
 def default_run(data_dir):
-  """The default run, for tests that are slow."""
+  """The default run of `python train.py`, for tests that are slow."""
   del data_dir  # The process finds it by the environment.
-  return _train('default')
+
+  def train(workdir):
+    flag = f'--workdir={workdir}'
+    done = live_runs.run(sys.executable, ROOT / 'train.py', flag)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+  return _run('default', train)
 
 
 @pytest.fixture(scope='session')
 def short_run(data_dir):
-  """The default run, shortened to 20 steps, two epochs."""
-  del data_dir
-  warmup = '--config.schedule.warmup_epochs=1.0'
-  return _train('short', '--config.steps=20', warmup)
+  """The default run, shortened to 20 steps, two epochs, in this process."""
+  del data_dir  # Found by the environment.
+  fields = {'steps': 20, 'schedule.warmup_epochs': 1.0}
+
+  def train(workdir):
+    from selsync_jax.commands.train import train
+
+    with (
+      contextlib.redirect_stdout(io.StringIO()) as out,
+      contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
+      train('digits', workdir, fields=fields)
+    return out.getvalue(), err.getvalue()
+
+  return _run('short', train)
+
+
+@pytest.fixture
+def no_files(monkeypatch):
+  """Pages without their figures' files, which take most of the time."""
+  from selsync_jax.report import image_files
+
+  monkeypatch.setattr(
+    image_files, 'write', lambda figures, out, **_: out.mkdir(exist_ok=True)
+  )
 
 
 @pytest.fixture

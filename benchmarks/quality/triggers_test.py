@@ -78,6 +78,7 @@ def sent(trial):
   )
 
 
+@pytest.mark.slow
 def test_no_rule_sends_more_bytes_than_the_period(tmp_path):
   (period, *_) = tried('text', PERIOD, tmp_path).values()
   for rule in RULES:

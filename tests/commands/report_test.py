@@ -19,6 +19,7 @@ def workdir(tmp_path):
   return tmp_path / 'run'
 
 
+@pytest.mark.usefixtures('no_files')
 def test_the_command_writes_the_page(workdir, tmp_path, capsys):
   text = run_page.write([workdir], workdir).read_text()
   out = tmp_path / 'out'

@@ -15,6 +15,7 @@ from selsync_jax.cluster import signals
 from selsync_jax.commands import train as command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import history
+from tests.support.marks import slow
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -26,7 +27,7 @@ def read(workdir):
 
 
 def test_train_in_python_returns_what_the_run_recorded(
-  tmp_path, data_dir, perceptron, capsys
+  tmp_path, data_dir, perceptron, no_files, capsys
 ):
   fields = {
     'model.name': perceptron,
@@ -119,13 +120,16 @@ def test_the_learning_rate_warms_up_and_decays_by_the_optimizer_step(
     assert lr[step] == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_the_user_sees_is_the_summary_and_nothing_strange(short_run):
-  done, workdir = short_run, short_run.workdir
+@pytest.mark.parametrize('name', ['short_run', slow('default_run')])
+def test_what_the_user_sees_is_the_summary_and_nothing_strange(name, request):
+  done = request.getfixturevalue(name)
+  workdir = done.workdir
   summary, _ = read(workdir)
   assert f'{summary["test_accuracy"]:.4f}' in done.stdout
   for words in ('LSSR', 'bytes sent per worker', 'the same run under BSP'):
     assert words in done.stdout
-  assert 'step 20/20' in done.stdout
+  steps = summary['steps']
+  assert f'step {steps}/{steps}' in done.stdout
   assert done.stdout.splitlines()[-1] == str(workdir / 'report.html')
   assert 'Traceback' not in done.stderr
   assert 'WARNING' not in done.stderr

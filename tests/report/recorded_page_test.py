@@ -6,20 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from selsync_jax.report import image_files, metric_plot, run_page, run_plots
+from selsync_jax.report import metric_plot, run_page, run_plots
 from selsync_jax.report.figure import Band
 from selsync_jax.runs import history, records
 from tests.support import recorded
 from tests.support.shown import figure, line, marks, section
-
-
-@pytest.fixture
-def no_files(monkeypatch):
-  """The page without its figures' files, which take most of the time."""
-  monkeypatch.setattr(
-    image_files, 'write', lambda figures, out, **_: out.mkdir(exist_ok=True)
-  )
-
 
 without_files = pytest.mark.usefixtures('no_files')
 
