@@ -1,5 +1,6 @@
 """`ss.join` in a custom training loop, with real processes."""
 
+import json
 import os
 import re
 import signal
@@ -69,15 +70,29 @@ def test_a_loop_whose_peer_is_killed_ends_in_one_line(loop):
   ]
 
 
+# Each case is a fork, so that Python and JAX are imported once.
 JOIN = """
-import sys
+import json, os, sys, tempfile, warnings
 import jax
 import selsync_jax as ss
+import selsync_jax.cluster.processes
 
-if sys.argv[1:] == ['late']:
-  jax.devices()
-with ss.join(timeout=1):
-  pass
+warnings.filterwarnings('ignore', '.*fork')  # No thread of ours holds a lock.
+ends = {}
+for case, place in json.load(sys.stdin).items():
+  with tempfile.TemporaryFile('w+') as errors:
+    if child := os.fork():
+      code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+      errors.seek(0)
+      ends[case] = code, errors.read()
+      continue
+    os.environ.update(place)
+    os.dup2(errors.fileno(), 2)
+    if case == 'late':
+      jax.devices()
+    with ss.join(timeout=1):
+      sys.exit()
+print(json.dumps(ends))
 """
 PLACE = {
   'JAX_COORDINATOR_ADDRESS': 'localhost:PORT',
@@ -136,15 +151,22 @@ JOINS = {
 }
 
 
-@pytest.mark.parametrize('case', JOINS)
-def test_a_process_joins_or_ends_in_one_line(case, tmp_path):
-  place, code, line = JOINS[case]
-  path, port = tmp_path / 'join.py', str(live_runs.free_port())
+@pytest.fixture(scope='module')
+def joined(tmp_path_factory):
+  """The exit code of each case, and what it wrote on stderr."""
+  path = tmp_path_factory.mktemp('join') / 'join.py'
   path.write_text(JOIN)
-  given = {name: text.replace('PORT', port) for name, text in place.items()}
-  done = live_runs.run(sys.executable, path, case, env=os.environ | given)
-  said = f'join.py: {line}\n' if line else ''
-  assert (done.returncode, done.stderr) == (code, said)
+  places = json.dumps({case: place for case, (place, *_) in JOINS.items()})
+  given = places.replace('PORT', str(live_runs.free_port()))
+  done = live_runs.run(sys.executable, path, input=given)
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize('case', JOINS)
+def test_a_process_joins_or_ends_in_one_line(case, joined):
+  _, code, line = JOINS[case]
+  assert joined[case] == [code, f'join.py: {line}\n' if line else '']
 
 
 def test_a_timeout_that_a_healthy_process_may_miss_is_refused(monkeypatch):
