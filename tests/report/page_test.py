@@ -6,6 +6,8 @@ import math
 import pathlib
 import re
 
+from markupsafe import Markup
+
 from selsync_jax.report import page
 from selsync_jax.report.figure import Axis, Line, Look, Panel, Plot
 from selsync_jax.report.tables import Cell
@@ -41,8 +43,11 @@ def test_a_cell_that_is_html_already_is_not_escaped_again():
   assert f'<td>{page.number(1, "one")}</td>' in table
 
 
-def test_the_page_holds_the_library_that_the_makefile_names(tmp_path):
-  text = page.write(tmp_path / 'page.html', 'title', '', []).read_text()
+def test_a_page_with_figures_holds_the_library_that_the_makefile_names(
+  tmp_path,
+):
+  figure = [Markup('<figure>')]
+  text = page.write(tmp_path / 'page.html', 'a', '', figure).read_text()
   packed = re.search(r'id="plotly">(.*?)</script>', text)[1]
   library = gzip.decompress(base64.b64decode(packed)).decode()
   makefile = pathlib.Path(__file__).parents[2] / 'Makefile'
