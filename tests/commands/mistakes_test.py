@@ -4,10 +4,11 @@
 """
 
 import pathlib
-import re
 import shlex
 
 import pytest
+
+from tests.support.lines import fits
 
 LINES = pathlib.Path(__file__).with_name('mistakes.txt')
 # Arguments of each command before the arguments of a case.
@@ -17,19 +18,10 @@ DEFAULTS = {
   'tune': '--config=hyperplane --methods=local_sgd --step=5ms',
 }
 QUICK = '--config.data.backend=numpy --config.mapper=vmap'
+CASES = [row.split(' => ') for row in LINES.read_text().splitlines()]
 
 
-def case(text):
-  """A parameter; mistakes found by an asynchronous simulation are slow."""
-  command, line = text.split(' => ')
-  marks = [pytest.mark.slow] if ':asp ' in command and 'simu' in command else []
-  return pytest.param(command, line, id=command, marks=marks)
-
-
-CASES = [*map(case, LINES.read_text().splitlines())]
-
-
-@pytest.mark.parametrize('command, line', CASES)
+@pytest.mark.parametrize('command, line', CASES, ids=[c for c, _ in CASES])
 def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(
   command, line, refused, monkeypatch, tmp_path
 ):
@@ -37,6 +29,5 @@ def test_a_mistake_is_one_line_and_exit_code_2_and_leaves_nothing(
   name, *given = shlex.split(command)
   if name in DEFAULTS:
     given = [*f'{DEFAULTS[name]} {QUICK}'.split(), *given]
-  expected = '.*'.join(map(re.escape, f'{name}: {line}'.split('...')))
-  assert re.fullmatch(expected, refused(name, *given))
+  assert fits(f'{name}: {line}', refused(name, *given))
   assert not [*tmp_path.iterdir()]

@@ -165,22 +165,5 @@ def test_a_share_of_seven_tenths_of_ten_is_seven():
   assert make_injection(0.7, 0.5, 10, 32).sharers == 7
 
 
-SHARES_NOTHING = 'are too small: no example of a batch of 32 would be shared'
-
-
-@pytest.mark.parametrize(
-  'alpha, beta, line',
-  [
-    (0.5, 0.0, 'alpha=0.5, beta=0.0 ' + SHARES_NOTHING),
-    (0.0, 0.5, 'alpha=0.0, beta=0.5 ' + SHARES_NOTHING),
-    (0.01, 0.01, 'alpha=0.01, beta=0.01 ' + SHARES_NOTHING),
-  ],
-)
-def test_an_injection_that_shares_nothing_is_refused(alpha, beta, line):
-  with pytest.raises(ValueError) as error:  # noqa: PT011 (compared below)
-    make_injection(alpha, beta, N, 32)
-  assert str(error.value) == line
-
-
 def test_without_alpha_and_beta_there_is_no_injection():
   assert make_injection(0.0, 0.0, N, 32) is None

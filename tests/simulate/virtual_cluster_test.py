@@ -1,13 +1,9 @@
 """Clusters: their times, and their refusals."""
 
-import math
-
 import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError
-from selsync_jax.simulate import asynchronous
-from selsync_jax.simulate.simulation import Simulation
 from tests.support import small
 
 
@@ -63,56 +59,6 @@ def test_a_seed_fixes_all_draws():
 
 
 @pytest.mark.parametrize(
-  'fields, line',
-  [
-    (
-      {'compute': 'slow'},
-      "config.virtual_cluster.compute: 'slow' is not one of",
-    ),
-    ({'compute': None}, 'config.virtual_cluster.compute: None is not one of'),
-    (
-      {'compute': 'factors', 'factors': ('a',) * 4},
-      "'a'.: must be a finite number",
-    ),
-    (
-      {'compute': 'factors', 'factors': (1.0, -1.0, 1.0, 1.0)},
-      r'factors=\(1.0, -1.0, 1.0, 1.0\): must be above 0',
-    ),
-    (
-      {'compute': 'factors', 'factors': (1.0,) * 5},
-      'needs one number for each of 4 workers, got 5',
-    ),
-    ({'compute': 'factors'}, 'factors needs factors'),
-    (
-      {'compute': 'constant', 'sigma': 0.1},
-      'sigma=0.1: constant has no sigma',
-    ),
-    ({'compute': 'lognormal', 'sigma': -1.0}, 'sigma=-1.0: must be at least 0'),
-    (
-      {'compute': 'delays', 'late': 5},
-      r'late=5: must be in \[0, 4\] \(workers\)',
-    ),
-    ({'compute': 'delays', 'delay': math.nan}, 'delay=nan: must be a finite'),
-    ({'compute': 'skewed', 'low': 1.0, 'high': 0.5}, 'high=0.5: must be at'),
-    ({'compute': 'trace', 'trace': '/nowhere.csv'}, 'No such file'),
-    (
-      {'bandwidth': '0Gbit'},
-      'config.virtual_cluster.bandwidth: must be above 0, got',
-    ),
-    (
-      {'latency': '1'},
-      'config.virtual_cluster.latency: must be a number and one of',
-    ),
-  ],
-)
-def test_a_bad_description_is_one_line(fields, line):
-  with pytest.raises(ConfigError, match=line) as caught:
-    small.cluster(**fields)
-  assert '\n' not in str(caught.value)
-  assert str(caught.value).startswith('config.virtual_cluster')
-
-
-@pytest.mark.parametrize(
   'text, line',
   [
     ('0.1,0.1,0.1,0.1\n', 'needs a row for each of 12 steps, got 1'),
@@ -134,34 +80,3 @@ def test_a_trace_that_a_fast_worker_outruns_is_one_line(tmp_path):
   engine = small.clock('asp', compute='trace', trace=str(path))
   with pytest.raises(ConfigError, match='has no row 13, and worker 0 is fast'):
     engine.advance(small.WORKERS * small.STEPS)
-
-
-@pytest.mark.parametrize(
-  'method, fields, workers, line',
-  [
-    ('ssp', {'staleness': -1}, 4, 'staleness=-1: must be at least 0'),
-    ('dssp', {'s_low': -1}, 4, 's_low=-1: must be at least 0'),
-    ('dssp', {'r_max': -1}, 4, 'r_max=-1: must be at least 0'),
-    ('eager', {'mode': 'all'}, 4, "mode='all': must be solo or majority"),
-    ('eager', {'sync_every': 0}, 4, 'sync_every=0: must be at least 1'),
-    ('wagma', {}, 6, 'wagma needs a power of two of workers, got 6'),
-    ('wagma', {'group': 3}, 4, 'group=3: must be a power of two, at most 4'),
-    ('wagma', {'tau': 0}, 4, 'tau=0: must be at least 1'),
-    (
-      'ad_psgd',
-      {'topology': 'star'},
-      4,
-      "topology='star': must be ring or complete",
-    ),
-    ('ad_psgd', {}, 5, 'ad_psgd needs an even number of workers, got 5'),
-    ('prague', {'group_size': 1}, 4, 'group_size=1: must be at least 2'),
-    ('prague', {'slowdown': -1}, 4, 'slowdown=-1: must be at least 0'),
-    ('rna', {'probes': 0}, 4, 'probes=0: must be at least 1'),
-    ('rna', {'probes': 5}, 4, 'probes=5: must be at most workers=4'),
-    ('asp', {'staleness': 1}, 4, 'staleness=1: asp has no staleness'),
-  ],
-)
-def test_a_method_refuses_what_it_cannot_do(method, fields, workers, line):
-  sim = Simulation(small.cluster(workers=workers), small.NBYTES)
-  with pytest.raises((ValueError, ConfigError), match=line):
-    asynchronous.create_method(method, **fields)(sim)

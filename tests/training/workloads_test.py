@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from selsync_jax import methods, models, optimizers
-from selsync_jax.config import ConfigError
 from selsync_jax.configs import base
 from selsync_jax.runs import records
 from selsync_jax.training import setup
@@ -53,15 +52,6 @@ def test_a_workload_takes_every_method_and_leaves_its_fields(workload, variant):
     nets.append(config.model.to_dict())
   assert all(net == nets[0] for net in nets)
   models.create_model(num_outputs=10, **nets[0])
-
-
-def test_after_the_method_there_is_a_variant_or_nothing():
-  with pytest.raises(ConfigError) as error:
-    get_config('stdlib_gpt', 'bsp,tiny')
-  assert str(error.value) == (
-    '--config=FILE:bsp,tiny: only smoke or middle or by_source may follow the '
-    'method'
-  )
 
 
 # From the paper, section `Evaluation`: a worker's batch, the learning rate, and
@@ -143,15 +133,3 @@ def test_a_small_language_model_has_a_learning_curve(variant):
   config = get_config('stdlib_gpt', f'selsync,{variant}')
   every = setup.create_setup(check(config)).problem.evaluate_every
   assert 5 <= config.steps / every <= 10
-
-
-def test_an_image_that_vanishes_on_its_way_is_a_mistake_of_the_config(
-  tmp_path, data_dir
-):
-  config = get_config('cifar100_vgg11', 'bsp,smoke')
-  config.data.update(dir=data_dir, image_size=16)
-  with pytest.raises(ConfigError) as error:
-    train_and_evaluate(config, tmp_path)
-  assert str(error.value) == (
-    'config.model: the images are too small: features have shape (1, 0, 0, 64)'
-  )
