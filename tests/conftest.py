@@ -175,13 +175,22 @@ def data_dir():
   return folder
 
 
-@pytest.fixture(scope='module')
-def perceptron():
-  """The name of a model that XLA compiles quickly."""
+@pytest.fixture(scope='session', autouse=True)
+def small_models():
+  """Registers `perceptron` and `normalized`, which XLA compiles quickly."""
   from tests.support import perceptron
 
   with perceptron.registered():
-    yield 'perceptron'
+    yield
+
+
+@pytest.fixture(autouse=True)
+def registrations_are_forgotten():
+  """Forgets what a test registers when it ends."""
+  from tests.support import own_code
+
+  with own_code.forgotten():
+    yield
 
 
 WIKITEXT = {

@@ -8,7 +8,6 @@ from selsync_jax.config import ConfigError
 from selsync_jax.runs import history
 from selsync_jax.training.evaluation import evaluate
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import own_code as own
 
 FILES = {
   'mine.py': '''
@@ -122,12 +121,6 @@ EDITS = {
   'import': ('loss_of as', 'Scores as', {'task.distance': IMPORTED}),
   'model': ('FEATURES = 2', 'FEATURES = 3', {'model': ['FEATURES']}),
 }
-
-
-@pytest.fixture(autouse=True)
-def forget():
-  with own.forgotten():
-    yield
 
 
 def write(folder, old='', new=''):

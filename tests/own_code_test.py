@@ -20,16 +20,10 @@ from selsync_jax.data.sources import DATASETS
 from selsync_jax.report import facts, run_page
 from selsync_jax.runs import history, provenance
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs, own_code, short_runs
+from tests.support import live_runs, short_runs
 from tests.support.session import ROOT
 
 RINGS = ROOT / 'docs' / 'recipes' / 'rings.py'
-
-
-@pytest.fixture(autouse=True)
-def forget():
-  with own_code.forgotten():
-    yield
 
 
 def test_the_example_is_trained_resumed_exported_and_scored(

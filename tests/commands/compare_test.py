@@ -63,8 +63,7 @@ def compare(out, data_dir, *flags):
 
 
 @pytest.fixture(scope='module')
-def compared(tmp_path_factory, data_dir, perceptron):
-  del perceptron
+def compared(tmp_path_factory, data_dir):
   out = tmp_path_factory.mktemp('compare')
   return out, compare(out, data_dir)
 
@@ -263,9 +262,7 @@ def test_a_smoke_comparison_has_a_folder_of_its_own(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_simulation_compares_methods_of_both_kinds_on_one_clock(
-  tmp_path, perceptron
-):
+def test_a_simulation_compares_methods_of_both_kinds_on_one_clock(tmp_path):
   flags = [
     f'--config={DIGITS}',
     '--simulate',
@@ -273,7 +270,7 @@ def test_a_simulation_compares_methods_of_both_kinds_on_one_clock(
     '--seeds=1',
     '--config.steps=4',
     '--config.data.backend=numpy',
-    f'--config.model.name={perceptron}',
+    '--config.model.name=perceptron',
     '--config.virtual_cluster.compute=delays',
     f'--out={tmp_path}',
   ]

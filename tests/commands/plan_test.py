@@ -18,7 +18,7 @@ from selsync_jax.sync.traffic import Collective
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_the_table_adds_up(monkeypatch, capsys, perceptron):
+def test_the_table_adds_up(monkeypatch, capsys):
   monkeypatch.chdir(ROOT)
   run_command(
     [
@@ -30,7 +30,7 @@ def test_the_table_adds_up(monkeypatch, capsys, perceptron):
       '--lssr=0.75',
       '--steps=4',
       '--config.data.backend=numpy',
-      f'--config.model.name={perceptron}',
+      '--config.model.name=perceptron',
       '--config.model.num_filters=2048',
     ]
   )
@@ -65,12 +65,10 @@ def test_the_table_adds_up(monkeypatch, capsys, perceptron):
   assert rows['bsp'][5] == '-'
 
 
-def test_a_narrow_terminal_shows_the_deciding_columns(
-  monkeypatch, capsys, perceptron
-):
+def test_a_narrow_terminal_shows_the_deciding_columns(monkeypatch, capsys):
   monkeypatch.chdir(ROOT)
   monkeypatch.setenv('COLUMNS', '50')
-  flags = ['--config.data.backend=numpy', f'--config.model.name={perceptron}']
+  flags = ['--config.data.backend=numpy', '--config.model.name=perceptron']
   run_command(['plan', '--lssr=0.9', '--steps=3', *flags])
   output = capsys.readouterr().out
   assert max(map(len, output.splitlines())) <= 50
@@ -108,7 +106,7 @@ PIECES = '--config.accumulate=4'
   ],
 )
 def test_devices_of_a_mesh_share_the_batch(
-  flags, devices, times, monkeypatch, capsys, perceptron
+  flags, devices, times, monkeypatch, capsys
 ):
   monkeypatch.chdir(ROOT)
   run_command(
@@ -119,7 +117,7 @@ def test_devices_of_a_mesh_share_the_batch(
       *flags,
       '--steps=3',
       '--inner-bandwidth=1Gbit',
-      f'--config.model.name={perceptron}',
+      '--config.model.name=perceptron',
       '--config.data.backend=numpy',
     ]
   )

@@ -27,10 +27,10 @@ def read(workdir):
 
 
 def test_train_in_python_returns_what_the_run_recorded(
-  tmp_path, data_dir, perceptron, no_files, capsys
+  tmp_path, data_dir, no_files, capsys
 ):
   fields = {
-    'model.name': perceptron,
+    'model.name': 'perceptron',
     'data.dir': data_dir,
     'data.backend': 'numpy',
     'mapper': 'vmap',

@@ -11,7 +11,7 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.data import from_arrays, from_grain
 from selsync_jax.data.index_shuffle import IndexShuffle
-from tests.support import batches, own_code
+from tests.support import batches
 
 WORKERS, BATCH = 4, 6
 SIZES = {'train': 350, 'validation': 41, 'test': 7}
@@ -23,12 +23,6 @@ PARTITIONS = {
     dirichlet_alpha=10.0, injection=dict(alpha=0.5, beta=0.5)
   ),
 }
-
-
-@pytest.fixture(autouse=True)
-def forget():
-  with own_code.forgotten():
-    yield
 
 
 def arrays_of(split):

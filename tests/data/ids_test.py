@@ -12,7 +12,6 @@ from selsync_jax.runs import history
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import own_code
 
 VOCABULARY, TIME = 11, 5
 
@@ -29,10 +28,8 @@ class Bigram(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def forget():
-  with own_code.forgotten():
-    ss.register_model(Bigram)
-    yield
+def register():
+  ss.register_model(Bigram)
 
 
 def tokens(count, seed):

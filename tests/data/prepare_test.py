@@ -11,14 +11,7 @@ from selsync_jax.data import from_arrays
 from selsync_jax.models import tasks
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
-from tests.support import own_code
 from tests.support.batches import same_splits
-
-
-@pytest.fixture(autouse=True)
-def forget():
-  with own_code.forgotten():
-    yield
 
 
 def own(image, **functions):

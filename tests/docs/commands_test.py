@@ -22,7 +22,6 @@ from selsync_jax.commands import (
 from selsync_jax.report import run_page
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import own_code
 from tests.support.pages import commands, PAGES, ROOT
 
 FEW_STEPS = ('--config.steps=6', '--config.schedule.warmup_epochs=0.0')
@@ -134,13 +133,6 @@ RUN_COMMAND = {
   ('-m', 'selsync_jax', 'tune'): run_tune,
   ('-m', 'selsync_jax', 'plan'): run_main(plan.main, *BRIEFLY),
 }
-
-
-@pytest.fixture(autouse=True)
-def definitions_of_pages():
-  """Forgets a page's registrations after the test."""
-  with own_code.forgotten():
-    yield
 
 
 @pytest.fixture(scope='module')

@@ -14,7 +14,7 @@ from selsync_jax.islands.exchange import FlightPeers
 from selsync_jax.islands.replay import replay
 from selsync_jax.runs import checkpoints
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import perceptron, short_runs
+from tests.support import short_runs
 from tests.support.island_runs import participants
 
 N, DEAD, LAST = 3, 1, 5  # The number of steps is LAST.
@@ -96,7 +96,6 @@ def train(compiled, tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
       return island(i, invitation)
 
     with (
-      perceptron.registered(),
       server.CoordinatorServer(N, minimum=2, grace=60.0) as point,
       futures.ThreadPoolExecutor(N) as pool,
     ):
@@ -146,6 +145,5 @@ def test_one_that_comes_again_ends_as_the_others(
   if method == 'bsp':  # It loses nothing, and all steps read a batch.
     missed = at - LAST
     assert sum(kept['read']) == N * short_runs.STEPS - missed
-  with perceptron.registered():
-    compared = replay(tmp_path)
+  compared = replay(tmp_path)
   assert compared[f'{DEAD}'] > 2

@@ -18,7 +18,7 @@ from selsync_jax.islands.replay import replay
 from selsync_jax.runs import checkpoints
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import island_runs, live_runs, perceptron, short_runs
+from tests.support import island_runs, live_runs, short_runs
 
 N = 2
 
@@ -105,8 +105,7 @@ def test_the_slower_one_rests_in_every_second_step(fields, train, tmp_path):
   for (name, left), (_, right) in zip(*ends, strict=True):
     if name.startswith("['params']") and not fields:
       np.testing.assert_array_equal(left, right, err_msg=name)
-  with perceptron.registered():
-    compared = replay(tmp_path)
+  compared = replay(tmp_path)
   assert compared['0'] == len(rounds.read(tmp_path / '0')) > 0
 
 
@@ -148,7 +147,7 @@ def test_what_needs_to_know_the_link_is_for_islands(data_dir, tmp_path):
     sync__delta=None,
   )
   line = 'sync.link_share: is for islands'
-  with perceptron.registered(), pytest.raises(ConfigError, match=line):
+  with pytest.raises(ConfigError, match=line):
     train_and_evaluate(config, tmp_path)
 
 
@@ -178,8 +177,7 @@ def test_a_budget_follows_the_link_and_replay_repeats_it(
   fields |= {'sync__delay': {'steps': 2}, 'workers': N, 'mapper': 'auto'}
   config = short_runs.config(data_dir, 'selsync', **fields)
   assert len(island_runs.train(tmp_path, lambda i: config, N)) == N
-  with perceptron.registered():
-    compared = replay(tmp_path)
+  compared = replay(tmp_path)
   one, other = (rounds.read(tmp_path / f'{i}') for i in range(N))
   told = [row['travel'] for row in one.values()]
   assert told == [row['travel'] for row in other.values()]
@@ -197,7 +195,7 @@ def test_workers_of_one_program_have_one_pace(command, data_dir, tmp_path):
   config = short_runs.config(data_dir, 'local_sgd', pace='free')
   config.virtual_cluster.update(compute='constant', step_seconds=1.0)
   line = "pace='free': is for islands; use selsync launch --islands"
-  with perceptron.registered(), pytest.raises(ConfigError, match=line):
+  with pytest.raises(ConfigError, match=line):
     command(config, tmp_path)
 
 

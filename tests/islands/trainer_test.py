@@ -20,7 +20,7 @@ from selsync_jax.runs import checkpoints, records, weights
 from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.training.setup import Setup
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import island_runs, live_runs, perceptron, short_runs
+from tests.support import island_runs, live_runs, short_runs
 
 N, SEEN = 2, ('synced', 'samples', 'bytes_per_worker')
 SCORES = 'validation_loss', 'test_loss', 'test_accuracy'
@@ -64,8 +64,7 @@ def values(workdir, names):
 
 def assert_repeated(folder):
   """Repeats the run of islands, and compares it with all their logs."""
-  with perceptron.registered():
-    compared = replay(folder)
+  compared = replay(folder)
   (count,) = {*compared.values()}
   assert count == len(rounds.read(folder / '0')) > 0
 
@@ -258,7 +257,6 @@ def test_what_does_not_fit_is_refused_before_it_prepares(
   monkeypatch.delattr(Setup, 'initial')  # Preparing begins with it.
   config = short_runs.config(data_dir, workers=N, mapper='auto')
   with (
-    perceptron.registered(),
     pytest.raises(
       ConfigError, match=r'^config\.model: the parameters of a wor'
     ),

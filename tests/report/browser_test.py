@@ -123,14 +123,14 @@ SWITCH = """(async () => {
 
 
 @pytest.fixture(scope='module')
-def workdir(tmp_path_factory, perceptron):
+def workdir(tmp_path_factory):
   """A run that has everything a page can show."""
   workdir = tmp_path_factory.mktemp('run')
   config = digits.get_config()
   config.update(workers=4, mapper='vmap', steps=20)
   config.data.update(backend='numpy', partition='dirichlet')
   config.data.dirichlet_alpha = 1.0
-  config.model.name = perceptron
+  config.model.name = 'perceptron'
   train_and_evaluate(config, workdir)
   run_page.write([workdir], workdir)
   return workdir

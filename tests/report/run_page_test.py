@@ -15,7 +15,7 @@ from selsync_jax.report import run_page
 from selsync_jax.report.figure import WIDE
 from selsync_jax.runs import history
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import perceptron, short_runs
+from tests.support import short_runs
 from tests.support.session import make_once
 from tests.support.shown import figure, line, marks, section, table
 
@@ -24,8 +24,7 @@ def run(workdir, method='selsync', **fields):
   config = digits.get_config(method)
   config.update({'workers': 3, 'mapper': 'vmap'} | fields)
   config.data.backend, config.model.name = 'numpy', 'perceptron'
-  with perceptron.registered():
-    train_and_evaluate(config, workdir)
+  train_and_evaluate(config, workdir)
   return run_page.write([workdir], workdir).read_text()
 
 
@@ -214,8 +213,7 @@ def test_a_sparse_run_shows_what_did_not_fit(capacity, tmp_path):
   fields = {'capacity': capacity, 'density': 0.01}
   config = short_runs.config(None, 'micro', steps=6)
   config.sync.update(fields)
-  with perceptron.registered():
-    train_and_evaluate(config, tmp_path)
+  train_and_evaluate(config, tmp_path)
   shown = run_page.write([tmp_path], tmp_path).read_text()
   titles = figure(shown, 'reported')['wide']['annotations']
   rows = rows_of(tmp_path)

@@ -14,7 +14,7 @@ from selsync_jax.__main__ import run_command
 from selsync_jax.config import RunError
 from selsync_jax.models import tasks
 from selsync_jax.runs import records, writers
-from tests.support import own_code, recorded
+from tests.support import recorded
 
 
 @pytest.mark.parametrize('name', ['=1+1', '+A1', '-A1', '@A1', '\tA1', ''])
@@ -50,10 +50,8 @@ def refused(workdir, step, config):
 
 @pytest.fixture
 def own():
-  with own_code.forgotten():
-    ss.register_writer(Failing)
-    ss.register_writer(refused)
-    yield
+  ss.register_writer(Failing)
+  ss.register_writer(refused)
 
 
 def test_a_writer_that_fails_does_not_end_the_run(own, tmp_path, capsys):

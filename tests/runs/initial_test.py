@@ -25,8 +25,6 @@ from selsync_jax.training.setup import create_setup
 from selsync_jax.training.train import train_and_evaluate
 from tests.support.session import make_once
 
-pytestmark = pytest.mark.usefixtures('normalized')
-
 
 def config(source=None, mapper='vmap', workers=2, fsdp=1, **fields):
   made = digits.get_config('diloco')  # Its averager keeps a copy of the start.
@@ -39,7 +37,7 @@ def config(source=None, mapper='vmap', workers=2, fsdp=1, **fields):
 
 
 @pytest.fixture(scope='module')
-def source(normalized):
+def source():
   """A run of two workers of two devices each, and files with its weights."""
 
   def make(folder):

@@ -8,7 +8,7 @@ import pytest
 from selsync_jax.report import run_page
 from selsync_jax.runs import history, per_worker, records
 from selsync_jax.simulate.run import simulate
-from tests.support import damage, perceptron, recorded, short_runs
+from tests.support import damage, recorded, short_runs
 
 MANY = {
   'workers': 256,
@@ -28,8 +28,7 @@ def simulate_asp(workdir, data_dir):
   config = short_runs.config(
     data_dir, 'asp', **MANY, virtual_cluster__compute='delays'
   )
-  with perceptron.registered():
-    simulate(config, workdir)
+  simulate(config, workdir)
 
 
 @pytest.mark.slow

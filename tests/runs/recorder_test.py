@@ -16,7 +16,7 @@ from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.support import live_runs, perceptron, recorded, short_runs
+from tests.support import live_runs, recorded, short_runs
 from tests.support.shown import line
 
 # Columns that a custom loop lacks, or that differ between any two runs.
@@ -63,9 +63,8 @@ def scores(evaluator, mean, split):
 def workdirs(data_dir, tmp_path_factory):
   """The same training by the trainer and by hand."""
   folder = tmp_path_factory.mktemp('both')
-  with perceptron.registered():
-    short_runs.run(folder / 'trainer', data_dir)
-    train(short_runs.config(data_dir), folder / 'mine')
+  short_runs.run(folder / 'trainer', data_dir)
+  train(short_runs.config(data_dir), folder / 'mine')
   return folder / 'trainer', folder / 'mine'
 
 

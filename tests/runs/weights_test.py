@@ -24,22 +24,22 @@ from selsync_jax.training.train import train_and_evaluate
 from tests.support import damage, live_runs
 
 
-def train(workdir, normalized, method='local_sgd', ema_decay=None, **sync):
+def train(workdir, method='local_sgd', ema_decay=None, **sync):
   config = digits.get_config(method)
   config.ema_decay = ema_decay
   config.update(workers=3, mapper='vmap', steps=25)
   config.checkpoint.every, config.eval.every_epochs = 6, 0.3
-  config.data.backend, config.model.name = 'numpy', normalized
+  config.data.backend, config.model.name = 'numpy', 'normalized'
   config.model.num_filters, config.schedule.warmup_epochs = 8, 0.0
   config.sync.update(sync)
   return train_and_evaluate(config, workdir)
 
 
 @pytest.fixture(scope='module')
-def run(tmp_path_factory, normalized):
+def run(tmp_path_factory):
   """The workdir of a short run of three workers, and its summary."""
   workdir = tmp_path_factory.mktemp('weights') / 'run'
-  return workdir, train(workdir, normalized)
+  return workdir, train(workdir)
 
 
 # The last is step 25, the newest checkpoints are 18, 24 and 25.
@@ -246,10 +246,8 @@ def test_bfloat16_survives_but_in_npz_where_it_is_float32(tmp_path):
 
 
 @pytest.mark.slow
-def test_recomputed_statistics_leave_as_they_were_evaluated(
-  tmp_path, normalized
-):
-  summary = train(tmp_path, normalized, model_state='recompute')
+def test_recomputed_statistics_leave_as_they_were_evaluated(tmp_path):
+  summary = train(tmp_path, model_state='recompute')
   _, scores = evaluation.evaluate(tmp_path, 'last', 'test')
   assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
   with pytest.raises(ConfigError, match='lacks the recomputed batch statis'):
@@ -257,8 +255,8 @@ def test_recomputed_statistics_leave_as_they_were_evaluated(
 
 
 @pytest.mark.slow
-def test_a_moving_average_is_evaluated_and_kept(tmp_path, normalized):
-  summary = train(tmp_path, normalized, ema_decay=0.9)
+def test_a_moving_average_is_evaluated_and_kept(tmp_path):
+  summary = train(tmp_path, ema_decay=0.9)
   kept = weights.read(tmp_path, 25).variables
   (tmp_path / 'weights' / '25.safetensors').unlink()
   from_checkpoint = weights.read(tmp_path, 25).variables
@@ -270,11 +268,11 @@ def test_a_moving_average_is_evaluated_and_kept(tmp_path, normalized):
   assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
 
 
-def test_an_asynchronous_run_has_weights_too(tmp_path, perceptron):
+def test_an_asynchronous_run_has_weights_too(tmp_path):
   config = digits.get_config('asp')
   config.update(workers=2, mapper='vmap', steps=6)
   config.checkpoint.every, config.data.backend = 3, 'numpy'
-  config.model.update(name=perceptron, num_filters=4)
+  config.model.update(name='perceptron', num_filters=4)
   config.virtual_cluster.compute = 'constant'
   config.schedule.warmup_epochs = 0.0
   summary = simulation.simulate(config, tmp_path)

@@ -12,7 +12,7 @@ from selsync_jax.simulate.run import simulate
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.traffic import Collective, Traffic
 from selsync_jax.training import step_cost
-from tests.support import live_runs, perceptron, short_runs
+from tests.support import live_runs, short_runs
 from tests.support.marks import slow_but
 
 SECONDS = [[1.0, 5.0], [4.0, 2.0], [2.0, 3.0], [1.0, 1.0]]  # [step, worker].
@@ -174,8 +174,7 @@ def test_every_preset_trains_on_the_clock_as_it_does_under_vmap(
   config = short_runs.config(
     data_dir, method, **short, virtual_cluster__compute='delays'
   )
-  with perceptron.registered():
-    summary = simulate(config, tmp_path / 'virtual')
+  summary = simulate(config, tmp_path / 'virtual')
   assert summary['virtual_seconds'] >= 8 * 0.1
   states = [
     live_runs.arrays(tmp_path / name, 8) for name in ('real', 'virtual')

@@ -12,7 +12,7 @@ from selsync_jax.report import run_page
 from selsync_jax.runs import history
 from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.run import simulate
-from tests.support import live_runs, perceptron
+from tests.support import live_runs
 from tests.support.marks import slow_but
 from tests.support.short_runs import config, rows
 from tests.support.shown import figure, section, table
@@ -27,10 +27,7 @@ FIELDS = {'steps': STEPS, 'checkpoint__every': SAVED, 'data__backend': 'numpy'}
 
 
 def run(workdir, method, **fields):
-  with perceptron.registered():
-    return simulate(
-      config(None, method, **(CLUSTER | FIELDS | fields)), workdir
-    )
+  return simulate(config(None, method, **(CLUSTER | FIELDS | fields)), workdir)
 
 
 @pytest.fixture(scope='module')

@@ -8,7 +8,6 @@ from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.participants import IslandParticipants
 from selsync_jax.islands.rounds import Rounds
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import perceptron
 
 
 def participants(peers, workdir, devices=ONE):
@@ -35,5 +34,5 @@ def train(folder, config_of, islands=2, change=lambda i, found: None):
     change(i, found)
     return train_and_evaluate(config, workdir, participants=found)
 
-  with perceptron.registered(), futures.ThreadPoolExecutor(islands) as pool:
+  with futures.ThreadPoolExecutor(islands) as pool:
     return [*pool.map(island, range(islands))]

@@ -6,7 +6,6 @@ from selsync_jax.runs.fetching import Fetcher
 from selsync_jax.runs.ledger import Totals
 from selsync_jax.training import start
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import perceptron
 
 STEPS = 24
 
@@ -32,8 +31,7 @@ def config(data_dir, method='selsync', **fields):
 def run(workdir, data_dir, method='selsync', restart=False, **fields):
   """Trains; returns the summary."""
   short = config(data_dir, method, **fields)
-  with perceptron.registered():
-    return train_and_evaluate(short, workdir, restart=restart)
+  return train_and_evaluate(short, workdir, restart=restart)
 
 
 def first_steps(setup, steps):

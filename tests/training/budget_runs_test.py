@@ -6,7 +6,7 @@ import pytest
 from selsync_jax.configs import base, digits, stdlib_gpt
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.support import perceptron, short_runs
+from tests.support import short_runs
 from tests.support.marks import slow
 
 
@@ -35,9 +35,8 @@ def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
   config.update(workers=workers, mapper='vmap', steps=128, batch_size=8)
   config.data.backend = 'numpy'
   config.model.update(name='perceptron', num_filters=8)
-  with perceptron.registered():
-    setup = create_setup(check(config))
-    rows = short_runs.first_steps(setup, config.steps)
+  setup = create_setup(check(config))
+  rows = short_runs.first_steps(setup, config.steps)
   assert 0.8 < rows[-1]['lssr'] < 0.95
   halves = np.reshape([row['synced'] for row in rows], (2, -1))
   assert (halves.sum(axis=1) > 1).all()
@@ -56,9 +55,8 @@ def test_an_asked_lssr_is_reached_without_a_delta(workload, workers, lssr):
   config.update(workers=workers, mapper='vmap')
   config.data.backend = 'numpy'
   config.sync.lssr = lssr
-  with perceptron.registered():
-    setup = create_setup(check(config))
-    rows = short_runs.first_steps(setup, config.steps)
+  setup = create_setup(check(config))
+  rows = short_runs.first_steps(setup, config.steps)
   local = np.array([not row['synced'] for row in rows])
   assert abs(local.mean() - lssr) < 0.03
   quarter = len(local) // 4

@@ -15,16 +15,9 @@ from selsync_jax.data.sources import DATASETS
 from selsync_jax.runs import fingerprint, provenance
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import own_code
 from tests.support.live_runs import contents
 from tests.support.marks import slow
 from tests.support.session import make_once
-
-
-@pytest.fixture(autouse=True)
-def forget():
-  with own_code.forgotten():
-    yield
 
 
 def register(examples=96, seed=0, activation=nn.tanh, scale=1.0):

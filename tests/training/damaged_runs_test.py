@@ -12,7 +12,7 @@ from selsync_jax.fields import may_change
 from selsync_jax.report import comparison, facts
 from selsync_jax.runs import checkpoints, history, records
 from selsync_jax.runs.history import Trial
-from tests.support import damage, live_runs, own_code
+from tests.support import damage, live_runs
 from tests.support.short_runs import config, rows, run, STEPS
 
 
@@ -228,10 +228,9 @@ class Killing(contextlib.AbstractContextManager):
 
 def test_a_run_that_takes_steps_again_is_not_finished(finished, data_dir):
   largest_file(checkpoint(finished, 24)).unlink()
-  with own_code.forgotten():
-    ss.register_writer(Killing)
-    with pytest.raises(Killed):
-      run(finished, data_dir, log__to=('Killing',))
+  ss.register_writer(Killing)
+  with pytest.raises(Killed):
+    run(finished, data_dir, log__to=('Killing',))
   assert history.read(finished).summary is None
   assert records.read_summary(finished) is None  # `compare` reads it.
   summary = run(finished, data_dir)

@@ -11,36 +11,27 @@ from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
-from tests.support import perceptron
 
 
-@pytest.fixture
-def experiment():
-  """Returns a setup for `config.sync.model_state` and a few fields."""
-  with perceptron.registered():
-
-    def create(model_state, wire='float32', groups=()):
-      config = digits.get_config('local_sgd')
-      config.update(workers=3, mapper='vmap', steps=4)
-      config.data.backend = 'numpy'
-      config.model = {'name': 'normalized', 'dtype': 'float32'}
-      config.sync.update(model_state=model_state, wire={'name': wire})
-      config.optimizer.groups = groups
-      return create_setup(check(config))
-
-    yield create
+def experiment(model_state, wire='float32', groups=()):
+  """A setup for `config.sync.model_state` and a few fields."""
+  config = digits.get_config('local_sgd')
+  config.update(workers=3, mapper='vmap', steps=4)
+  config.data.backend = 'numpy'
+  config.model = {'name': 'normalized', 'dtype': 'float32'}
+  config.sync.update(model_state=model_state, wire={'name': wire})
+  config.optimizer.groups = groups
+  return create_setup(check(config))
 
 
-def test_a_wire_that_withholds_changes_averages_no_batch_statistics(experiment):
+def test_a_wire_that_withholds_changes_averages_no_batch_statistics():
   experiment('recompute', 'sparse')
   with pytest.raises(ConfigError, match="model_state='mean': mean"):
     experiment('mean', 'sparse')
   experiment('mean', 'int2')
 
 
-def test_recomputed_statistics_do_not_depend_on_the_workers_statistics(
-  experiment,
-):
+def test_recomputed_statistics_do_not_depend_on_the_workers_statistics():
   run = experiment('recompute')
   shared = mappers.Vmap(3).stack(run.init({}).shared)
   other = dict(
@@ -58,7 +49,7 @@ def test_recomputed_statistics_do_not_depend_on_the_workers_statistics(
   assert kept['validation_loss'] != pytest.approx(one['validation_loss'])
 
 
-def test_recomputed_statistics_are_not_sent(experiment):
+def test_recomputed_statistics_are_not_sent():
   shared = experiment('mean').shapes.shared
   nbytes = 4 * sum(np.prod(x.shape) for x in jax.tree.leaves(shared))
   statistics = 4 * 2 * 8
@@ -69,7 +60,7 @@ def test_recomputed_statistics_are_not_sent(experiment):
   )
 
 
-def test_frozen_parameters_are_neither_sent_nor_rounded(experiment):
+def test_frozen_parameters_are_neither_sent_nor_rounded():
   frozen = {'parameters': 'params/Dense_0', 'scale': 0.0}
   setup, plain = experiment('mean', groups=(frozen,)), experiment('mean')
   assert setup.problem.frozen.names == ('Dense_0/bias', 'Dense_0/kernel')

@@ -14,18 +14,14 @@ from selsync_jax.training import start
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.train import train_and_evaluate
-from tests.support import live_runs, own_code
+from tests.support import live_runs
 from tests.support.marks import slow
 
 CONFIG = 'tests/support/two_styles.py'
 STYLES = 'InLinen', 'InNnx'
 
 
-@pytest.fixture(autouse=True)
-def forget(data_dir):
-  del data_dir  # Found by the environment.
-  with own_code.forgotten():
-    yield
+pytestmark = pytest.mark.usefixtures('data_dir')  # Found by the environment.
 
 
 def config(*flags, style='InNnx'):

@@ -21,7 +21,7 @@ from selsync_jax.data import Data
 from selsync_jax.runs import history, records
 from selsync_jax.runs import workdir as workdirs
 from selsync_jax.training import evaluation
-from tests.support import live_runs, perceptron
+from tests.support import live_runs
 from tests.support.live_runs import contents
 from tests.support.short_runs import rows, run, STEPS
 
@@ -164,8 +164,7 @@ def test_a_field_that_a_version_did_not_have_has_its_default(
   del config['model']['dtype'], config['mesh']
   path.write_text(json.dumps(config))
   before = json.loads((finished / 'summary.json').read_text())
-  with perceptron.registered():
-    _, scores = evaluation.evaluate(finished, 'last', 'test')
+  _, scores = evaluation.evaluate(finished, 'last', 'test')
   assert scores == pytest.approx({k: before[k] for k in scores}, rel=1e-5)
   assert run(finished, data_dir) == before
   with pytest.raises(ConfigError, match="dtype was 'float32', now 'bflo"):

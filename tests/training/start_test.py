@@ -15,8 +15,6 @@ from tests.support.marks import slow
 from tests.support.perceptron import Perceptron
 from tests.support.session import make_once
 
-pytestmark = pytest.mark.usefixtures('perceptron')
-
 
 def config(steps, workers=2):
   made = digits.get_config('diloco')

@@ -46,9 +46,9 @@ def test_a_planned_period_matches_the_trigger(method):
   np.testing.assert_array_equal(steps + 1, np.arange(period, 201, period))
 
 
-def test_fewer_steps_may_be_measured_than_lie_between_votes(perceptron):
+def test_fewer_steps_may_be_measured_than_lie_between_votes():
   config = digits.get_config()
-  config.data.backend, config.model.name = 'numpy', perceptron
+  config.data.backend, config.model.name = 'numpy', 'perceptron'
   config.sync.vote_every = 50
   assert step_cost.measure(config, 3).seconds > 0
 

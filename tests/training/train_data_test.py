@@ -33,7 +33,7 @@ class Bigram(nn.Module):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, perceptron):
+def run(tmp_path, monkeypatch):
   """`run(*flags)`: train.py with two workers, in this process."""
   monkeypatch.setitem(models.MODELS, 'bigram', Bigram)
   # JAX already runs in this process, so it cannot join another cluster.
@@ -48,7 +48,7 @@ def run(tmp_path, monkeypatch, perceptron):
       '--config.workers=2',
       '--config.epochs=1.0',
       '--config.schedule.warmup_epochs=0.0',
-      f'--config.model.name={perceptron}',
+      '--config.model.name=perceptron',
       f'--workdir={tmp_path}',
       *arguments,
     ]

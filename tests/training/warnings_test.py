@@ -16,7 +16,7 @@ from selsync_jax.training.warnings import (
   OverflowWarning,
   SilenceWarning,
 )
-from tests.support import own_code, short_runs
+from tests.support import short_runs
 
 
 def test_a_run_whose_delta_is_too_large_says_so_once(tmp_path, capsys):
@@ -127,20 +127,18 @@ def test_a_validation_loss_of_nan_says_so_and_leaves_no_accuracy(
     image = np.full((64, 8, 8, 1), value, np.float32)
     return {'image': image, 'label': np.zeros(64, int)}
 
-  with own_code.forgotten():
+  @ss.register_dataset
+  def broken():
+    return from_arrays(
+      train=images(1),
+      validation=images(np.nan),
+      test=images(1),
+      task='classification',
+      num_classes=10,
+    )
 
-    @ss.register_dataset
-    def broken():
-      return from_arrays(
-        train=images(1),
-        validation=images(np.nan),
-        test=images(1),
-        task='classification',
-        num_classes=10,
-      )
-
-    fields = {'data__name': 'broken', 'steps': 4, 'batch_size': 4}
-    summary = short_runs.run(tmp_path / 'run', None, 'bsp', **fields)
+  fields = {'data__name': 'broken', 'steps': 4, 'batch_size': 4}
+  summary = short_runs.run(tmp_path / 'run', None, 'bsp', **fields)
   said = capsys.readouterr().err
   assert re.fullmatch(
     r'step \d: validation loss is nan; check the data, .*\n', said
