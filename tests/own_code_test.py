@@ -389,9 +389,7 @@ def test_values_that_hugging_face_data_lack_are_named():
   assert found.splits['test']['target'].tolist() == [1, 2]
 
 
-def test_a_model_that_fits_no_memory_is_refused_before_it_is_made(
-  tmp_path, data_dir
-):
+def test_a_model_that_fits_no_memory_is_refused_before_it_is_made(tmp_path):
   @models.register_model
   class Huge(nn.Module):
     num_outputs: int
@@ -402,7 +400,7 @@ def test_a_model_that_fits_no_memory_is_refused_before_it_is_made(
       x = nn.Dense(10**10)(x.reshape(len(x), -1))
       return nn.Dense(self.num_outputs)(x)
 
-  config = short_runs.config(data_dir, model__name='Huge')
+  config = short_runs.config(model__name='Huge')
   config.model.num_filters = None
   with pytest.raises(ConfigError, match=r'take 3e.03 GB, but a device has'):
     train_and_evaluate(config, tmp_path / 'run')

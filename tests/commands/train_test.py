@@ -15,6 +15,7 @@ from selsync_jax.cluster import signals
 from selsync_jax.commands import train as command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import history
+from tests.support import short_runs
 from tests.support.marks import slow
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -27,16 +28,9 @@ def read(workdir):
 
 
 def test_train_in_python_returns_what_the_run_recorded(
-  tmp_path, data_dir, no_files, capsys
+  tmp_path, no_files, capsys
 ):
-  fields = {
-    'model.name': 'perceptron',
-    'data.dir': data_dir,
-    'data.backend': 'numpy',
-    'mapper': 'vmap',
-    'steps': 4,
-    'schedule.warmup_epochs': 0.0,
-  }
+  fields = short_runs.FIELDS | {'steps': 4, 'schedule.warmup_epochs': 0.0}
   run = ss.train('digits', str(tmp_path), fields=fields)
   printed = capsys.readouterr().out
   assert 'step 4/4' in printed and 'test accuracy' in printed

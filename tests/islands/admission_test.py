@@ -72,12 +72,12 @@ def compiled(monkeypatch):
 
 
 @pytest.fixture
-def train(compiled, tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
+def train(compiled, tmp_path, one_saves_at_a_time, monkeypatch):
   """Trains islands in threads; returns the summary of each."""
 
   def train(method, **fields):
     def island(i, invitation):
-      config = short_runs.config(data_dir, method, workers=N, **fields)
+      config = short_runs.config(method, workers=N, **fields)
       config.mapper = 'auto'
       others = joining.join(invitation, f'{i}', 'a run', 30.0, welcomes=True)
       with others:

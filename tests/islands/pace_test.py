@@ -60,7 +60,7 @@ def test_all_take_the_step_after_an_average_who_was_away_too():
 
 
 @pytest.fixture
-def train(tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
+def train(tmp_path, one_saves_at_a_time, monkeypatch):
   """Trains islands in threads, one of which needs twice as long for a step."""
   added = [[] for _ in range(N)]
 
@@ -70,7 +70,7 @@ def train(tmp_path, data_dir, one_saves_at_a_time, monkeypatch):
 
   def train(**fields):
     config = short_runs.config(
-      data_dir, 'local_sgd', workers=N, pace='free', mapper='auto', **fields
+      'local_sgd', workers=N, pace='free', mapper='auto', **fields
     )
     found = island_runs.train(tmp_path, lambda i: config, N, time_steps)
     # No step that synchronizes or rests is timed.
@@ -131,16 +131,15 @@ def test_a_run_that_was_stopped_goes_on_at_its_pace(train, tmp_path):
     ('bsp', 'reducer all_reduce() changes gradients; it needs a trigger'),
   ],
 )
-def test_what_waits_at_every_step_is_refused(method, why, data_dir, tmp_path):
-  config = short_runs.config(data_dir, method, workers=1, pace='free')
+def test_what_waits_at_every_step_is_refused(method, why, tmp_path):
+  config = short_runs.config(method, workers=1, pace='free')
   with pytest.raises(ConfigError) as error:
     island_runs.train(tmp_path, lambda i: config, 1)
   assert str(error.value).startswith(f"config.pace='free': {why}")
 
 
-def test_what_needs_to_know_the_link_is_for_islands(data_dir, tmp_path):
+def test_what_needs_to_know_the_link_is_for_islands(tmp_path):
   config = short_runs.config(
-    data_dir,
     'selsync',
     sync__link_share=0.5,
     sync__delay={'steps': 2},
@@ -171,11 +170,11 @@ def test_the_slowest_says_in_how_many_steps_an_average_travels():
 
 @pytest.mark.slow
 def test_a_budget_follows_the_link_and_replay_repeats_it(
-  data_dir, tmp_path, one_saves_at_a_time
+  tmp_path, one_saves_at_a_time
 ):
   fields = {'sync__delta': None, 'sync__link_share': 0.5}
   fields |= {'sync__delay': {'steps': 2}, 'workers': N, 'mapper': 'auto'}
-  config = short_runs.config(data_dir, 'selsync', **fields)
+  config = short_runs.config('selsync', **fields)
   assert len(island_runs.train(tmp_path, lambda i: config, N)) == N
   compared = replay(tmp_path)
   one, other = (rounds.read(tmp_path / f'{i}') for i in range(N))
@@ -186,13 +185,13 @@ def test_a_budget_follows_the_link_and_replay_repeats_it(
 
 
 @pytest.mark.parametrize('command', [train_and_evaluate, simulate])
-def test_workers_of_one_program_have_one_pace(command, data_dir, tmp_path):
+def test_workers_of_one_program_have_one_pace(command, tmp_path):
   """The error precedes any other work, such as reading checkpoints."""
   old = tmp_path / checkpoints.FOLDER / '1'
   (old / checkpoints.RECORD).parent.mkdir(parents=True)
   (old / checkpoints.RECORD).write_text('{"format": 1}')
   checkpoints.write_manifest(old)
-  config = short_runs.config(data_dir, 'local_sgd', pace='free')
+  config = short_runs.config('local_sgd', pace='free')
   config.virtual_cluster.update(compute='constant', step_seconds=1.0)
   line = "pace='free': is for islands; use selsync launch --islands"
   with pytest.raises(ConfigError, match=line):

@@ -82,11 +82,11 @@ def test_a_run_whose_beginning_is_lost_is_refused(rows, line):
 
 
 @pytest.fixture
-def write(tmp_path, data_dir):
+def write(tmp_path):
   """Writes the run of an island."""
 
   def write(name, *rows, **fields):
-    config = short_runs.config(data_dir, workers=3, **fields).to_dict()
+    config = short_runs.config(workers=3, **fields).to_dict()
     (tmp_path / name).mkdir()
     records.write_config(tmp_path / name, config)
     lines = [f'{json.dumps(each)}\n' for each in rows]

@@ -31,7 +31,7 @@ LATE = {'sync__delay': {'steps': 3, 'keep': 0.5, 'extrapolate': 0.5}}
 
 
 @pytest.fixture
-def train(tmp_path, data_dir, one_saves_at_a_time):
+def train(tmp_path, one_saves_at_a_time):
   """Trains islands in threads; returns the summary of each."""
 
   def train(
@@ -49,7 +49,7 @@ def train(tmp_path, data_dir, one_saves_at_a_time):
       own = {'mapper': 'mesh', 'mesh__data': data, 'mesh__fsdp': fsdp}
       own |= {'optimizer__weight_decay': decays[i], 'init_from': sources[i]}
       own['workers'] = workers
-      return short_runs.config(data_dir, method, **fields | own)
+      return short_runs.config(method, **fields | own)
 
     return island_runs.train(tmp_path / folder, config_of, workers)
 
@@ -81,13 +81,13 @@ def assert_repeated(folder):
   ],
 )
 def test_islands_train_as_the_workers_of_one_program(
-  method, fields, train, tmp_path, data_dir
+  method, fields, train, tmp_path
 ):
   each = train(method, **fields)
   workers = len(each)
   fields = {name: x for name, x in fields.items() if name != 'meshes'}
   fields['workers'] = workers
-  one = short_runs.run(tmp_path / 'one', data_dir, method, **fields)
+  one = short_runs.run(tmp_path / 'one', method, **fields)
   folders = [tmp_path / 'islands' / f'{i}' for i in range(workers)]
   seen = values(tmp_path / 'one', SEEN)
   losses = values(tmp_path / 'one', ['loss'])['loss']
@@ -199,9 +199,7 @@ def test_a_rehearsal_that_was_killed_on_one_of_them_is_a_beginning(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_one_for_all_of_them_or_for_none(
-  train, tmp_path, data_dir
-):
+def test_a_finished_run_is_one_for_all_of_them_or_for_none(train, tmp_path):
   folder = tmp_path / 'islands' / '0'
   first = train('selsync', steps=8)
   (folder / records.SUMMARY).unlink()
@@ -246,16 +244,14 @@ def test_what_is_not_one_run_is_refused(train, tmp_path):
     IslandMapper(2, Board(2).peers(0), Slices(1, data=64)).check()
 
 
-def test_what_does_not_fit_is_refused_before_it_prepares(
-  tmp_path, data_dir, monkeypatch
-):
+def test_what_does_not_fit_is_refused_before_it_prepares(tmp_path, monkeypatch):
   """Also before the others hear that it asks to be admitted."""
   peers = Board(N).peers(0)
   islands = island_runs.participants(peers, tmp_path)
   monkeypatch.setattr(type(peers), 'prepares', True)
   monkeypatch.setattr(backend, 'memory', lambda: 10.0)
   monkeypatch.delattr(Setup, 'initial')  # Preparing begins with it.
-  config = short_runs.config(data_dir, workers=N, mapper='auto')
+  config = short_runs.config(workers=N, mapper='auto')
   with (
     pytest.raises(
       ConfigError, match=r'^config\.model: the parameters of a wor'

@@ -9,10 +9,9 @@ import subprocess
 
 import pytest
 
-from selsync_jax.configs import digits
 from selsync_jax.report import page, run_page
 from selsync_jax.report.tables import Cell
-from selsync_jax.training.train import train_and_evaluate
+from tests.support import short_runs
 
 CHROMIUM = next(
   filter(None, map(shutil.which, ('chromium', 'google-chrome', 'chrome'))), None
@@ -126,12 +125,8 @@ SWITCH = """(async () => {
 def workdir(tmp_path_factory):
   """A run that has everything a page can show."""
   workdir = tmp_path_factory.mktemp('run')
-  config = digits.get_config()
-  config.update(workers=4, mapper='vmap', steps=20)
-  config.data.update(backend='numpy', partition='dirichlet')
-  config.data.dirichlet_alpha = 1.0
-  config.model.name = 'perceptron'
-  train_and_evaluate(config, workdir)
+  unequal = {'data__partition': 'dirichlet', 'data__dirichlet_alpha': 1.0}
+  short_runs.run(workdir, steps=20, **unequal)
   run_page.write([workdir], workdir)
   return workdir
 

@@ -9,22 +9,18 @@ import shutil
 import numpy as np
 import pytest
 
-from selsync_jax.configs import digits
 from selsync_jax.report import facts as run_facts
 from selsync_jax.report import run_page
 from selsync_jax.report.figure import WIDE
 from selsync_jax.runs import history
-from selsync_jax.training.train import train_and_evaluate
 from tests.support import short_runs
 from tests.support.session import make_once
 from tests.support.shown import figure, line, marks, section, table
 
 
 def run(workdir, method='selsync', **fields):
-  config = digits.get_config(method)
-  config.update({'workers': 3, 'mapper': 'vmap'} | fields)
-  config.data.backend, config.model.name = 'numpy', 'perceptron'
-  train_and_evaluate(config, workdir)
+  own = {'workers': 3, 'model__num_filters': 32, 'eval__every_epochs': 1.0}
+  short_runs.run(workdir, method, **own | fields)
   return run_page.write([workdir], workdir).read_text()
 
 
@@ -211,9 +207,8 @@ def test_a_crash_before_the_first_evaluation_is_shown_too(workdir, tmp_path):
 def test_a_sparse_run_shows_what_did_not_fit(capacity, tmp_path):
   """Messages may be too short with a capacity; without, they never are."""
   fields = {'capacity': capacity, 'density': 0.01}
-  config = short_runs.config(None, 'micro', steps=6)
-  config.sync.update(fields)
-  train_and_evaluate(config, tmp_path)
+  own = {f'sync__{name}': value for name, value in fields.items()}
+  short_runs.run(tmp_path, 'micro', steps=6, **own)
   shown = run_page.write([tmp_path], tmp_path).read_text()
   titles = figure(shown, 'reported')['wide']['annotations']
   rows = rows_of(tmp_path)

@@ -12,7 +12,6 @@ import pytest
 
 from selsync_jax.array_names import by_name
 from selsync_jax.config import ConfigError, RunError
-from selsync_jax.configs import digits
 from selsync_jax.runs import array_files, files, initial, weights
 from selsync_jax.runs import source as sources
 from selsync_jax.simulate.numerics import Numerics
@@ -23,17 +22,24 @@ from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.train import train_and_evaluate
+from tests.support import short_runs
 from tests.support.session import make_once
 
 
 def config(source=None, mapper='vmap', workers=2, fsdp=1, **fields):
-  made = digits.get_config('diloco')  # Its averager keeps a copy of the start.
-  made.update(workers=workers, mapper=mapper, steps=4, init_from=source)
-  made.update(fields)
-  made.model.update(name='normalized', num_filters=64)
-  made.mesh.fsdp, made.schedule.warmup_epochs = fsdp, 0.0
-  made.checkpoint.every, made.data.backend = 2, 'numpy'
-  return made
+  return short_runs.config(
+    'diloco',  # Its averager keeps a copy of the start.
+    steps=4,
+    init_from=source,
+    mapper=mapper,
+    workers=workers,
+    mesh__fsdp=fsdp,
+    model__name='normalized',
+    model__num_filters=64,
+    schedule__warmup_epochs=0.0,
+    checkpoint__every=2,
+    **fields,
+  )
 
 
 @pytest.fixture(scope='module')

@@ -16,27 +16,22 @@ MANY = {
   'steps': 3,
   'log__every': 1,
   'checkpoint__every': 3,
-  'data__backend': 'numpy',
 }
 
 
-def train(workdir, data_dir):
-  short_runs.run(workdir, data_dir, **MANY)
+def train(workdir):
+  short_runs.run(workdir, **MANY)
 
 
-def simulate_asp(workdir, data_dir):
-  config = short_runs.config(
-    data_dir, 'asp', **MANY, virtual_cluster__compute='delays'
-  )
+def simulate_asp(workdir):
+  config = short_runs.config('asp', **MANY, virtual_cluster__compute='delays')
   simulate(config, workdir)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('start', [train, simulate_asp])
-def test_a_row_of_256_workers_has_less_than_a_kilobyte(
-  start, tmp_path, data_dir
-):
-  start(tmp_path, data_dir)
+def test_a_row_of_256_workers_has_less_than_a_kilobyte(start, tmp_path):
+  start(tmp_path)
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   assert len(lines) == MANY['steps']
   assert max(map(len, lines)) < 1000

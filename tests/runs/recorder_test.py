@@ -60,11 +60,11 @@ def scores(evaluator, mean, split):
 
 
 @pytest.fixture(scope='module')
-def workdirs(data_dir, tmp_path_factory):
+def workdirs(tmp_path_factory):
   """The same training by the trainer and by hand."""
   folder = tmp_path_factory.mktemp('both')
-  short_runs.run(folder / 'trainer', data_dir)
-  train(short_runs.config(data_dir), folder / 'mine')
+  short_runs.run(folder / 'trainer')
+  train(short_runs.config(), folder / 'mine')
   return folder / 'trainer', folder / 'mine'
 
 

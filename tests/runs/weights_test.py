@@ -16,23 +16,23 @@ from safetensors.numpy import load_file
 
 from selsync_jax.__main__ import run_command
 from selsync_jax.config import ConfigError, RunError
-from selsync_jax.configs import digits
 from selsync_jax.runs import array_files, files, weights
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training import evaluation
-from selsync_jax.training.train import train_and_evaluate
-from tests.support import damage, live_runs
+from tests.support import damage, live_runs, short_runs
+
+SHORT = {
+  'workers': 3,
+  'steps': 25,
+  'checkpoint__every': 6,
+  'eval__every_epochs': 0.3,
+  'schedule__warmup_epochs': 0.0,
+  'model__name': 'normalized',
+}
 
 
-def train(workdir, method='local_sgd', ema_decay=None, **sync):
-  config = digits.get_config(method)
-  config.ema_decay = ema_decay
-  config.update(workers=3, mapper='vmap', steps=25)
-  config.checkpoint.every, config.eval.every_epochs = 6, 0.3
-  config.data.backend, config.model.name = 'numpy', 'normalized'
-  config.model.num_filters, config.schedule.warmup_epochs = 8, 0.0
-  config.sync.update(sync)
-  return train_and_evaluate(config, workdir)
+def train(workdir, method='local_sgd', **fields):
+  return short_runs.run(workdir, method, **SHORT, **fields)
 
 
 @pytest.fixture(scope='module')
@@ -269,12 +269,14 @@ def test_a_moving_average_is_evaluated_and_kept(tmp_path):
 
 
 def test_an_asynchronous_run_has_weights_too(tmp_path):
-  config = digits.get_config('asp')
-  config.update(workers=2, mapper='vmap', steps=6)
-  config.checkpoint.every, config.data.backend = 3, 'numpy'
-  config.model.update(name='perceptron', num_filters=4)
-  config.virtual_cluster.compute = 'constant'
-  config.schedule.warmup_epochs = 0.0
+  config = short_runs.config(
+    'asp',
+    workers=2,
+    steps=6,
+    checkpoint__every=3,
+    schedule__warmup_epochs=0.0,
+    virtual_cluster__compute='constant',
+  )
   summary = simulation.simulate(config, tmp_path)
   _, scores = evaluation.evaluate(tmp_path, 'last', 'test')
   assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)

@@ -167,13 +167,11 @@ def test_workers_that_join_start_when_the_others_are_ready():
 
 @pytest.mark.parametrize('method', slow_but(['selsync'], METHODS))
 def test_every_preset_trains_on_the_clock_as_it_does_under_vmap(
-  method, tmp_path, data_dir
+  method, tmp_path
 ):
   short = {'steps': 8, 'checkpoint__every': 8, 'eval__every_epochs': 9.9}
-  short_runs.run(tmp_path / 'real', data_dir, method, **short)
-  config = short_runs.config(
-    data_dir, method, **short, virtual_cluster__compute='delays'
-  )
+  short_runs.run(tmp_path / 'real', method, **short)
+  config = short_runs.config(method, **short, virtual_cluster__compute='delays')
   summary = simulate(config, tmp_path / 'virtual')
   assert summary['virtual_seconds'] >= 8 * 0.1
   states = [

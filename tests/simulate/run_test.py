@@ -23,11 +23,11 @@ CLUSTER = {
   'virtual_cluster__bandwidth': '100Mbit',
   'virtual_cluster__latency': '1ms',
 }
-FIELDS = {'steps': STEPS, 'checkpoint__every': SAVED, 'data__backend': 'numpy'}
+FIELDS = {'steps': STEPS, 'checkpoint__every': SAVED}
 
 
 def run(workdir, method, **fields):
-  return simulate(config(None, method, **(CLUSTER | FIELDS | fields)), workdir)
+  return simulate(config(method, **(CLUSTER | FIELDS | fields)), workdir)
 
 
 @pytest.fixture(scope='module')

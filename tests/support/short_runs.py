@@ -8,29 +8,28 @@ from selsync_jax.training import start
 from selsync_jax.training.train import train_and_evaluate
 
 STEPS = 24
+FIELDS = {
+  'steps': STEPS,
+  'data.backend': 'numpy',  # Two processes need not both import TensorFlow.
+  'mapper': 'vmap',
+  'checkpoint.every': 8,
+  'eval.every_epochs': 1.2,
+  'model.name': 'perceptron',
+  'model.num_filters': 8,
+}
 
 
-def config(data_dir, method='selsync', **fields):
+def config(method='selsync', **fields):
   """The config of a short run; fields are given with __ for the dots."""
   short = digits.get_config(method)
-  defaults = {
-    'steps': STEPS,
-    'data.dir': data_dir,
-    'data.backend': 'numpy',  # Two processes need not both import TensorFlow.
-    'mapper': 'vmap',
-    'checkpoint.every': 8,
-    'eval.every_epochs': 1.2,
-    'model.name': 'perceptron',
-    'model.num_filters': 8,
-  }
   given = {name.replace('__', '.'): value for name, value in fields.items()}
-  short.update_from_flattened_dict(defaults | given)
+  short.update_from_flattened_dict(FIELDS | given)
   return short
 
 
-def run(workdir, data_dir, method='selsync', restart=False, **fields):
+def run(workdir, method='selsync', restart=False, **fields):
   """Trains; returns the summary."""
-  short = config(data_dir, method, **fields)
+  short = config(method, **fields)
   return train_and_evaluate(short, workdir, restart=restart)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from selsync_jax.configs import base, digits, stdlib_gpt
+from selsync_jax.configs import base, stdlib_gpt
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import short_runs
@@ -11,11 +11,7 @@ from tests.support.marks import slow
 
 
 def on_digits():
-  config = digits.get_config('selsync')
-  config.sync.delta = None
-  config.steps = 300
-  config.model.name = 'perceptron'
-  return config
+  return short_runs.config(steps=300, sync__delta=None)
 
 
 def on_text():
@@ -31,10 +27,8 @@ def on_text():
 def test_without_a_delta_any_number_of_workers_keeps_nine_of_ten_steps_local(
   workers,
 ):
-  config = base.get_config('selsync')
-  config.update(workers=workers, mapper='vmap', steps=128, batch_size=8)
-  config.data.backend = 'numpy'
-  config.model.update(name='perceptron', num_filters=8)
+  own = {'workers': workers, 'batch_size': 8, 'sync__delta': None}
+  config = short_runs.config(steps=128, **own)
   setup = create_setup(check(config))
   rows = short_runs.first_steps(setup, config.steps)
   assert 0.8 < rows[-1]['lssr'] < 0.95
@@ -68,9 +62,6 @@ def test_a_run_sends_what_it_may_and_records_its_threshold(tmp_path):
   budget = 2000.0
   summary = short_runs.run(
     tmp_path / 'run',
-    None,
-    'selsync',
-    data__backend='numpy',
     sync__delta=None,
     sync__bytes_per_step=budget,
     steps=100,

@@ -9,9 +9,9 @@ from tests.support.short_runs import run
 
 
 @pytest.fixture(scope='session')
-def finished_once(data_dir):
+def finished_once():
   """The folder of a finished run; read only."""
-  return make_once('finished', lambda folder: run(folder, data_dir))
+  return make_once('finished', lambda folder: run(folder))
 
 
 @pytest.fixture

@@ -29,9 +29,7 @@ def results(workdir):
   return [{k: row.get(k) for k in fields} for row in rows(workdir)]
 
 
-def test_everything_damaged_at_once_is_mended_and_said(
-  finished, data_dir, capsys
-):
+def test_everything_damaged_at_once_is_mended_and_said(finished, capsys):
   whole = results(finished)
   (finished / 'damaged-checkpoint-24').mkdir()  # From an earlier damage.
   damage.inflict(checkpoint(finished, 24) / 'manifest.json', 'deep')
@@ -42,7 +40,7 @@ def test_everything_damaged_at_once_is_mended_and_said(
   metrics = finished / 'metrics.jsonl'
   one, two, *rest = metrics.read_text().splitlines(keepends=True)
   metrics.write_text(one + two[:9] + ''.join(rest))
-  run(finished, data_dir)
+  run(finished)
   assert results(finished) == whole[:1] + whole[3:]
   said = capsys.readouterr()
   lines = said.err.splitlines()
@@ -71,28 +69,26 @@ UNWRITTEN = bytes(99)  # Their size was written, not their content.
   ],
 )
 def test_rows_of_a_run_survive_a_power_loss_up_to_the_last_checkpoint(
-  names, end, finished, data_dir, capsys
+  names, end, finished, capsys
 ):
   whole = results(finished)
   live_runs.go_back(finished, 16)
   for file in (finished / name for name in names):
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b''.join([*lines[:17], end]))
-  run(finished, data_dir)
+  run(finished)
   assert results(finished) == whole
   assert capsys.readouterr().err == ''
 
 
-def test_damaged_values_per_worker_are_said_and_left_out(
-  finished, data_dir, capsys
-):
+def test_damaged_values_per_worker_are_said_and_left_out(finished, capsys):
   whole, file = results(finished), finished / 'workers.jsonl'
   live_runs.go_back(finished, 16)
   one, two, *rest = file.read_bytes().splitlines(keepends=True)
   damaged = two.replace(two[-12:-8], b'AAAA')  # JSON, and base64 too.
   assert damaged != two
   file.write_bytes(b''.join([one, damaged, *rest]))
-  run(finished, data_dir)
+  run(finished)
   assert capsys.readouterr().err == (
     f'{file}: 1 of 16 rows up to step 16 are lost; nothing else is affected\n'
   )
@@ -118,7 +114,7 @@ def is_other(file, damaged):
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', damage.DAMAGES)
 def test_no_damage_to_any_file_loses_the_run(
-  kind, finished_once, data_dir, tmp_path, capsys
+  kind, finished_once, tmp_path, capsys
 ):
   # Only the checksums of array files are checked: two files stand for all.
   state = checkpoint(finished_once, STEPS) / 'state'
@@ -142,7 +138,7 @@ def test_no_damage_to_any_file_loses_the_run(
       if renames
       else contextlib.nullcontext()
     ):
-      run(workdir, data_dir)
+      run(workdir)
     said = capsys.readouterr().err
     if results(workdir) != whole:
       assert file.name in ('metrics.jsonl', 'workers.jsonl')
@@ -150,41 +146,39 @@ def test_no_damage_to_any_file_loses_the_run(
     shutil.rmtree(workdir)
 
 
-def test_a_flipped_bit_in_a_checkpoint_is_damage(finished, data_dir, capsys):
+def test_a_flipped_bit_in_a_checkpoint_is_damage(finished, capsys):
   (finished / 'summary.json').unlink()
   file = largest_file(checkpoint(finished, 24))
   content = bytearray(file.read_bytes())
   content[len(content) // 2] ^= 1
   file.write_bytes(content)
-  run(finished, data_dir)
+  run(finished)
   assert 'does not match its checksum' in capsys.readouterr().err
 
 
-def test_without_an_intact_checkpoint_the_run_is_refused(finished, data_dir):
+def test_without_an_intact_checkpoint_the_run_is_refused(finished):
   (finished / 'summary.json').unlink()
   for step in (8, 16, 24):
     largest_file(checkpoint(finished, step)).unlink()
   for _ in range(2):  # It never starts over by itself.
     with pytest.raises(RunError, match=r'every checkpoint in .* was damaged'):
-      run(finished, data_dir)
+      run(finished)
   assert len(rows(finished)) == STEPS
 
 
-def test_a_run_of_an_earlier_version_is_refused_before_all_else(
-  finished, data_dir
-):
+def test_a_run_of_an_earlier_version_is_refused_before_all_else(finished):
   record = checkpoint(finished, 24) / 'record' / 'metadata'
   record.write_text(record.read_text().replace('"format"', '"other"'))
   checkpoints.write_manifest(checkpoint(finished, 24))
   (finished / 'config.json').write_text('{}')  # From an earlier version, too.
   with pytest.raises(RunError) as error:
-    run(finished, data_dir)
+    run(finished)
   assert str(error.value) == (
     f'{checkpoint(finished, 24)} was written by an earlier version '
     '(format 1), which this one cannot read; use that version, or start over '
     'with --restart'
   )
-  assert run(finished, data_dir, restart=True, steps=1)['steps'] == 1
+  assert run(finished, restart=True, steps=1)['steps'] == 1
 
 
 def test_a_checkpoint_holds_arrays_and_json_alone(finished):
@@ -195,16 +189,14 @@ def test_a_checkpoint_holds_arrays_and_json_alone(finished):
 
 
 @pytest.mark.slow
-def test_a_damaged_last_row_changes_no_outcome(
-  finished, data_dir, tmp_path, capsys
-):
+def test_a_damaged_last_row_changes_no_outcome(finished, tmp_path, capsys):
   whole, path = history.read(finished), finished / 'metrics.jsonl'
   path.write_bytes(path.read_bytes()[:-2] + b'\xff\n')
   damaged = history.read(finished)
   assert f'{path}: 1 damaged line is left out' in capsys.readouterr().err
   assert damaged.rows == whole.rows[:-1]
   assert facts.headline([damaged]) == facts.headline([whole])
-  short = config(data_dir)
+  short = config()
   trial = Trial('selsync', 0.1, short.seed, finished, [], short)
   assert 'of the traffic of BSP' in comparison.write([trial], tmp_path).best
 
@@ -226,13 +218,13 @@ class Killing(contextlib.AbstractContextManager):
     pass
 
 
-def test_a_run_that_takes_steps_again_is_not_finished(finished, data_dir):
+def test_a_run_that_takes_steps_again_is_not_finished(finished):
   largest_file(checkpoint(finished, 24)).unlink()
   ss.register_writer(Killing)
   with pytest.raises(Killed):
-    run(finished, data_dir, log__to=('Killing',))
+    run(finished, log__to=('Killing',))
   assert history.read(finished).summary is None
   assert records.read_summary(finished) is None  # `compare` reads it.
-  summary = run(finished, data_dir)
+  summary = run(finished)
   assert summary == history.read(finished).summary
   assert [row['step'] for row in rows(finished)] == [*range(1, STEPS + 1)]

@@ -5,21 +5,20 @@ import numpy as np
 import pytest
 
 from selsync_jax.config import ConfigError
-from selsync_jax.configs import digits
 from selsync_jax.devices import mappers
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
+from tests.support import short_runs
 
 
 def experiment(model_state, wire='float32', groups=()):
   """A setup for `config.sync.model_state` and a few fields."""
-  config = digits.get_config('local_sgd')
-  config.update(workers=3, mapper='vmap', steps=4)
-  config.data.backend = 'numpy'
-  config.model = {'name': 'normalized', 'dtype': 'float32'}
-  config.sync.update(model_state=model_state, wire={'name': wire})
+  fields = {'sync__model_state': model_state, 'sync__wire': {'name': wire}}
+  config = short_runs.config(
+    'local_sgd', workers=3, model__name='normalized', **fields
+  )
   config.optimizer.groups = groups
   return create_setup(check(config))
 

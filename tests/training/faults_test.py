@@ -102,7 +102,7 @@ def test_a_read_only_workdir_is_reported_before_any_work(small_disk):
   workdir = small_disk('1m')
   small_disk.remount('ro')
   with pytest.raises(ConfigError) as error:
-    short_runs.run(workdir, None)
+    short_runs.run(workdir)
   assert str(error.value) == (
     f'--workdir={workdir}: cannot be written: Read-only file system'
   )
@@ -115,13 +115,13 @@ def test_an_impossible_save_is_reported_before_the_first_step(small_disk):
   workdir = small_disk('1m')
   fields = {'steps': 3, 'model__num_filters': 2048}  # A checkpoint is 5 MB.
   with pytest.raises(RunError) as error:
-    short_runs.run(workdir, None, **fields)
+    short_runs.run(workdir, **fields)
   assert str(error.value) == (
     'checkpoint: No space left on device; last good checkpoint: none'
   )
   assert not live_runs.rows(workdir)
   small_disk.remount('size=200m')
-  assert short_runs.run(workdir, None, **fields)['steps'] == 3
+  assert short_runs.run(workdir, **fields)['steps'] == 3
 
 
 # Every second reading of the clock is an hour ahead.

@@ -36,11 +36,9 @@ def poisoned(monkeypatch):
 
 
 @pytest.mark.usefixtures('poisoned')
-def test_stop_names_step_worker_and_the_last_good_checkpoint(
-  tmp_path, data_dir
-):
+def test_stop_names_step_worker_and_the_last_good_checkpoint(tmp_path):
   with pytest.raises(RunError) as error:
-    run(tmp_path, data_dir, steps=20, checkpoint__every=2)
+    run(tmp_path, steps=20, checkpoint__every=2)
   step = len(rows(tmp_path)) + 1
   words = str(error.value)
   assert words.startswith(f'step {step}: the gradient of worker ')
@@ -65,13 +63,12 @@ def test_stop_names_step_worker_and_the_last_good_checkpoint(
   ],
 )
 def test_skip_counts_the_update_and_keeps_it_from_all_workers(
-  method, fields, tmp_path, data_dir
+  method, fields, tmp_path
 ):
   # An epoch is a little shorter than ten steps: the image comes a fifth time
   # if it is early in the fifth epoch.
   summary = run(
-    *(tmp_path, data_dir, method),
-    **(fields | {'steps': 40, 'on_nonfinite': 'skip', 'seed': 1}),
+    tmp_path, method, on_nonfinite='skip', **fields, steps=40, seed=1
   )
   assert summary['skipped'] in (4, 5)
   assert np.isfinite(summary['test_loss'])
@@ -94,9 +91,7 @@ def flip_a_bit(params):
   return params | {'Dense_0': params['Dense_0'] | flipped}
 
 
-def test_a_bit_flipped_after_the_average_stops_the_run(
-  monkeypatch, tmp_path, data_dir
-):
+def test_a_bit_flipped_after_the_average_stops_the_run(monkeypatch, tmp_path):
   def flipping(context):
     del context
     mean = ss.mean()
@@ -109,7 +104,7 @@ def test_a_bit_flipped_after_the_average_stops_the_run(
 
   monkeypatch.setitem(methods.METHODS, 'bsp', flipping)
   with pytest.raises(RunError) as error:
-    run(tmp_path, data_dir, 'bsp', check_replicas_every=3)
+    run(tmp_path, 'bsp', check_replicas_every=3)
   assert str(error.value) == (
     'step 6: parameters that should be equal on all workers differ in '
     'Dense_0/bias; last good checkpoint: none'
@@ -118,7 +113,7 @@ def test_a_bit_flipped_after_the_average_stops_the_run(
 
 @pytest.mark.parametrize('method', ['selsync', 'bsp'])
 def test_a_worker_that_starts_from_other_weights_stops_the_run(
-  method, monkeypatch, tmp_path, data_dir
+  method, monkeypatch, tmp_path
 ):
   stack = mappers.Vmap.stack
 
@@ -130,7 +125,7 @@ def test_a_worker_that_starts_from_other_weights_stops_the_run(
 
   monkeypatch.setattr(mappers.Vmap, 'stack', unequal)
   with pytest.raises(RunError) as error:
-    run(tmp_path, data_dir, method)
+    run(tmp_path, method)
   assert str(error.value) == (
     'step 0: parameters that should be equal on all workers differ in '
     'Dense_1/bias'
@@ -138,19 +133,18 @@ def test_a_worker_that_starts_from_other_weights_stops_the_run(
 
 
 @pytest.mark.slow
-def test_gradient_aggregation_lets_replicas_differ(tmp_path, data_dir):
-  run(tmp_path, data_dir, sync__aggregate='grads', check_replicas_every=1)
+def test_gradient_aggregation_lets_replicas_differ(tmp_path):
+  run(tmp_path, sync__aggregate='grads', check_replicas_every=1)
   state = dict(live_runs.arrays(tmp_path, STEPS))
   kernel = state["['params']['Dense_0']['kernel']"]
   assert (kernel[0] != kernel[1]).any()
 
 
 @pytest.mark.slow
-def test_a_worker_that_skips_again_and_again_stops_the_run(tmp_path, data_dir):
+def test_a_worker_that_skips_again_and_again_stops_the_run(tmp_path):
   with pytest.raises(RunError) as error:
     run(
       tmp_path,
-      data_dir,
       steps=60,
       on_nonfinite='skip',
       max_skips=5,

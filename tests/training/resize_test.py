@@ -222,15 +222,14 @@ def test_bytes_sent_before_a_resize_stay_counted():
   ],
 )
 def test_another_number_of_workers_can_continue(
-  method, count, rule, batch, size, factor, tmp_path, data_dir, capsys
+  method, count, rule, batch, size, factor, tmp_path, capsys
 ):
   length = dict(steps=None, epochs=9.0, checkpoint__every=40, ema_decay=0.9)
   half = dict(length, epochs=4.0)
-  begun = run(tmp_path / 'resized', data_dir, method, **half)
+  begun = run(tmp_path / 'resized', method, **half)
   capsys.readouterr()
   resized = run(
     tmp_path / 'resized',
-    data_dir,
     method,
     workers=count,
     checkpoint__resize=rule,
@@ -259,7 +258,7 @@ def test_another_number_of_workers_can_continue(
   if method == 'selsync':
     assert after[0]['synced'] and after[0]['relative_change'] is None
   assert after[0]['epoch'] == pytest.approx(4 + 1 / per_epoch)
-  config = short_runs.config(data_dir, method, model__name='convnet', **length)
+  config = short_runs.config(method, model__name='convnet', **length)
   alone = create_problem(check(config))
   there = float(alone.learning_rate(40))
   assert after[0]['lr'] == pytest.approx(factor * there, rel=0.01)

@@ -10,17 +10,16 @@ from selsync_jax.training.setup import create_setup
 from tests.support import live_runs, short_runs
 
 
-def program(data_dir, **fields):
-  own = {'model__name': 'convnet', 'data__backend': 'numpy'}
-  config = short_runs.config(data_dir, **own, **fields)
+def program(**fields):
+  config = short_runs.config(model__name='convnet', **fields)
   return create_setup(check(config)).program()
 
 
-def test_a_program_depends_only_on_its_computation(data_dir, monkeypatch):
-  before = program(data_dir, mapper='vmap')
-  assert program(data_dir, mapper='pmap', log__every=7) == before
+def test_a_program_depends_only_on_its_computation(monkeypatch):
+  before = program(mapper='vmap')
+  assert program(mapper='pmap', log__every=7) == before
   monkeypatch.setattr(nn, 'gelu', nn.relu)
-  assert program(data_dir) != before
+  assert program() != before
 
 
 PATCHED = """

@@ -6,23 +6,19 @@ import pytest
 
 from selsync_jax import models
 from selsync_jax.commands import train
-from selsync_jax.configs import digits
 from selsync_jax.runs import checkpoints
 from selsync_jax.training import evaluation, problem, settings, setup, start
 from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
+from tests.support import short_runs
 from tests.support.marks import slow
 from tests.support.perceptron import Perceptron
 from tests.support.session import make_once
 
 
 def config(steps, workers=2):
-  made = digits.get_config('diloco')
-  made.update(workers=workers, mapper='vmap', steps=steps)
-  made.data.backend = 'numpy'
-  made.model.update(name='perceptron', num_filters=4)
-  made.checkpoint.every = 4
-  return made
+  own = {'checkpoint__every': 4, 'model__num_filters': 4}
+  return short_runs.config('diloco', workers=workers, steps=steps, **own)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from tests.support import short_runs
 def test_a_run_whose_delta_is_too_large_says_so_once(tmp_path, capsys):
   short_runs.run(
     tmp_path / 'run',
-    None,
     'selsync_paper',
     data__backend='numpy',
     sync__delta=1e6,
@@ -90,7 +89,6 @@ def test_only_synchronizations_that_were_possible_are_missed(
 def test_a_run_whose_messages_hold_too_little_says_so_once(tmp_path, capsys):
   short_runs.run(
     tmp_path / 'run',
-    None,
     'micro',
     data__backend='numpy',
     sync__capacity=1.0,
@@ -138,7 +136,7 @@ def test_a_validation_loss_of_nan_says_so_and_leaves_no_accuracy(
     )
 
   fields = {'data__name': 'broken', 'steps': 4, 'batch_size': 4}
-  summary = short_runs.run(tmp_path / 'run', None, 'bsp', **fields)
+  summary = short_runs.run(tmp_path / 'run', 'bsp', **fields)
   said = capsys.readouterr().err
   assert re.fullmatch(
     r'step \d: validation loss is nan; check the data, .*\n', said
