@@ -16,6 +16,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.configs import digits
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
+from tests.support.lines import raises
 
 
 def rates(steps, warmup_steps, **fields):
@@ -289,6 +290,5 @@ def test_an_optimizer_that_needs_more_than_the_gradient_is_refused_by_name():
   refused = {name for name, make in every.items() if asks(make)}
   assert refused == {*optimizers.NEEDS_MORE}
   for name in refused:
-    with pytest.raises(ConfigError) as error:
+    with raises(ConfigError, f'config.x.name: {name!r} needs ...'):
       optimizers.bind_optimizer({'name': name, 'learning_rate': 0.1}, 'x')
-    assert str(error.value).startswith(f'config.x.name: {name!r} needs ')

@@ -21,6 +21,7 @@ from selsync_jax.report import facts, run_page
 from selsync_jax.runs import history, provenance
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs, short_runs
+from tests.support.lines import raises
 from tests.support.session import ROOT
 
 RINGS = ROOT / 'docs' / 'recipes' / 'rings.py'
@@ -298,12 +299,12 @@ def test_an_error_in_a_run_is_one_line_and_its_traceback_is_kept(tmp_path):
     config = config_file.load(str(path), ['--config.data.backend=numpy'])
     return train_and_evaluate(config, workdir)
 
-  with pytest.raises(RunError) as error:
-    train()
-  assert str(error.value) == (
+  with raises(
+    RunError,
     f'{path}:{number}: RuntimeError: boom; the whole traceback is in {kept}; '
-    'last good checkpoint: none'
-  )
+    'last good checkpoint: none',
+  ):
+    train()
   text = kept.read_text()
   assert text.startswith('Traceback') and wrong in text
   path.write_text(path.read_text().replace(wrong, '    pass'))
@@ -363,9 +364,8 @@ def own(**changes):
   ],
 )
 def test_arrays_that_do_not_match_are_refused(changes, line):
-  with pytest.raises(ValueError) as error:  # noqa: PT011
+  with raises(ValueError, f'...{line}...'):
     own(**changes)
-  assert line in str(error.value)
 
 
 def test_a_split_that_is_missing_is_named():

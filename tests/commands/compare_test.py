@@ -22,6 +22,7 @@ from selsync_jax.simulate.asynchronous import ASYNCHRONOUS
 from selsync_jax.simulate.run import simulate
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs, own_code
+from tests.support.lines import raises
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIGITS = f'{ROOT}/configs/digits.py'
@@ -244,12 +245,12 @@ def test_an_interrupted_run_resumes_and_a_finished_one_stays(
 
 def test_a_folder_with_runs_of_another_config_is_refused(compared, data_dir):
   out, _ = compared
-  with pytest.raises(ConfigError) as error:
-    compare(out, data_dir, '--config.steps=5')
-  assert str(error.value) == (
+  with raises(
+    ConfigError,
     f'{out}/{SELSYNC}/seed0: holds a run with steps=4, not 5; '
-    'choose another --out'
-  )
+    'choose another --out',
+  ):
+    compare(out, data_dir, '--config.steps=5')
 
 
 def test_a_smoke_comparison_has_a_folder_of_its_own(monkeypatch):

@@ -13,6 +13,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from tests.support import hostile_values, short_runs
+from tests.support.lines import raises
 from tests.support.session import ROOT
 
 DIGITS = 'configs/digits.py'
@@ -43,17 +44,15 @@ def test_a_mistake_in_a_config_file_is_one_line_that_names_it(name, tmp_path):
   text, line = hostile_values.FILES[name]
   file = tmp_path / 'mine.py'
   file.write_text(text)
-  with pytest.raises(ConfigError) as error:
+  with raises(ConfigError, f'{file}{line}' if line[0] == ':' else line):
     config_file.load(str(file), ())
-  assert str(error.value) == (f'{file}{line}' if line[0] == ':' else line)
 
 
 def test_a_file_that_is_not_text_is_refused_in_one_line(tmp_path):
   file = tmp_path / 'mine.py'
   file.write_bytes(bytes(range(256)))
-  with pytest.raises(ConfigError, match=r'mine.py:1: \w+: .*') as error:
+  with raises(ConfigError, f'{file}:1: ...: ...'):
     config_file.load(str(file), ())
-  assert '\n' not in str(error.value)
 
 
 def test_a_field_is_unset_by_a_flag():

@@ -7,6 +7,7 @@ from selsync_jax.commands import report as command
 from selsync_jax.config import ConfigError
 from selsync_jax.report import run_page
 from tests.support import recorded
+from tests.support.lines import raises
 
 
 def report(*arguments):
@@ -55,8 +56,7 @@ def test_a_run_whose_name_is_not_utf_8_is_refused(
   recorded.write_run(odd, recorded.random_changes(30, 2))
   monkeypatch.chdir(odd)
   for named in ([odd], ['.'], [workdir, odd, '--out=o']):
-    with pytest.raises(ConfigError) as error:
-      command.main(list(map(str, named)))
     shown = '.' if named == ['.'] else odd
     rule = 'its name must be UTF-8, for the figures; rename it'
-    assert str(error.value) == f'{shown}: {rule}'
+    with raises(ConfigError, f'{shown}: {rule}'):
+      command.main(list(map(str, named)))

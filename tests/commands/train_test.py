@@ -16,6 +16,7 @@ from selsync_jax.commands import train as command
 from selsync_jax.config import ConfigError
 from selsync_jax.runs import history
 from tests.support import short_runs
+from tests.support.lines import raises
 from tests.support.marks import slow
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -56,9 +57,8 @@ def test_train_in_python_says_before_any_work_what_this_process_cannot_do(
 ):
   """This process has 16 devices."""
   monkeypatch.setattr(distributed.global_state, 'num_processes', processes)
-  with pytest.raises(ConfigError) as error:
+  with raises(ConfigError, f'{line}...'):
     ss.train('digits', tmp_path / 'run', fields=fields)
-  assert str(error.value).startswith(line)
   assert not (tmp_path / 'run').exists()
 
 
@@ -212,10 +212,9 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
 
 def test_a_workdir_whose_name_is_not_utf_8_is_refused_before_any_work(tmp_path):
   workdir = tmp_path / 'run\udcff'  # Python's form of the byte 0xff.
-  with pytest.raises(ConfigError) as error:
+  line = f'--workdir={workdir}: must be UTF-8, which orbax needs'
+  with raises(ConfigError, line):
     command.main([f'--workdir={workdir}'])
-  rule = 'must be UTF-8, which orbax needs'
-  assert str(error.value) == f'--workdir={workdir}: {rule}'
   assert not workdir.exists()
 
 
@@ -223,7 +222,6 @@ def test_a_workdir_that_cannot_be_written_is_refused_in_one_line(tmp_path):
   (tmp_path / 'file').touch()
   workdir = tmp_path / 'file' / 'run'
   fields = {'data.backend': 'numpy', 'mapper': 'vmap'}
-  with pytest.raises(ConfigError) as error:
+  line = f'--workdir={workdir}: cannot be written: Not a directory'
+  with raises(ConfigError, line):
     ss.train('digits', workdir, fields=fields)
-  rule = 'cannot be written: Not a directory'
-  assert str(error.value) == f'--workdir={workdir}: {rule}'

@@ -9,6 +9,7 @@ import pytest
 from selsync_jax.config import ConfigError
 from selsync_jax.data.sources import images
 from tests.support import batches
+from tests.support.lines import raises
 
 SIZES = {'train': 40, 't10k': 10}
 
@@ -72,12 +73,12 @@ def without_debian(tmp_path, monkeypatch):
 @pytest.mark.usefixtures('without_debian')
 @pytest.mark.parametrize('backend', ['numpy', 'tf'])
 def test_without_files_one_line_says_how_to_get_them(backend):
-  with pytest.raises(ConfigError) as error:
-    opened(backend)
-  assert str(error.value) == (
+  with raises(
+    ConfigError,
     'config.data: no files of fashion_mnist; set config.data.idx_dir to a '
-    'folder with its four files (Debian: apt install dataset-fashion-mnist)'
-  )
+    'folder with its four files (Debian: apt install dataset-fashion-mnist)',
+  ):
+    opened(backend)
 
 
 IMAGES, LABELS = 'train-images-idx3-ubyte', 'train-labels-idx1-ubyte'
@@ -100,10 +101,8 @@ def test_a_damaged_file_is_named(damage, arrays, tmp_path):
       (tmp_path / each).write_bytes(idx(array))
     elif part:
       (tmp_path / each).write_bytes(idx(array)[part])
-  with pytest.raises(ConfigError) as error:
+  with raises(ConfigError, f'config.data: {tmp_path}: {line}...'):
     opened(idx_dir=str(tmp_path))
-  start = f'config.data: {tmp_path}: {line}'
-  assert str(error.value).startswith(start)
 
 
 def test_a_compressed_file_that_is_cut_off_is_named(arrays, tmp_path):

@@ -12,6 +12,7 @@ from selsync_jax.config import ConfigError
 from selsync_jax.data import from_arrays, from_grain
 from selsync_jax.data.index_shuffle import IndexShuffle
 from tests.support import batches
+from tests.support.lines import raises
 
 WORKERS, BATCH = 4, 6
 SIZES = {'train': 350, 'validation': 41, 'test': 7}
@@ -179,9 +180,8 @@ def test_random_choices_in_grain_depend_only_on_the_index():
   ],
 )
 def test_data_that_cannot_be_read_by_index_is_refused(change, line):
-  with pytest.raises(ValueError) as error:  # noqa: PT011
+  with raises(ValueError, f'{line}...'):
     by_grain(change)
-  assert str(error.value).startswith(line)
 
 
 def test_labels_are_those_of_all_training_examples():

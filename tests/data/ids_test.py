@@ -12,6 +12,7 @@ from selsync_jax.runs import history
 from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
+from tests.support.lines import raises
 
 VOCABULARY, TIME = 11, 5
 
@@ -147,9 +148,8 @@ WRONG = {
 @pytest.mark.parametrize('case', WRONG)
 def test_an_id_outside_the_vocabulary_is_refused_before_training(case):
   given, line = WRONG[case]
-  with pytest.raises(ConfigError) as error:
+  with raises(ConfigError, f'config.data: {line}'):
     opened(**given)
-  assert str(error.value) == f'config.data: {line}'
 
 
 def test_a_custom_task_names_the_arrays_that_it_indexes_with():

@@ -23,6 +23,7 @@ from selsync_jax.training.settings import check
 from selsync_jax.training.setup import create_setup
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import short_runs
+from tests.support.lines import raises
 from tests.support.session import make_once
 
 
@@ -218,10 +219,9 @@ def test_names_are_translated_and_the_rest_is_reported(tmp_path):
 def test_weights_that_do_not_fit_are_refused(arrays, rename, line, tmp_path):
   path = tmp_path / 'w.npz'
   np.savez(path, **arrays)
-  with pytest.raises(ConfigError) as error:
-    given(path, rename)
   line = line.format(path=f'config.init_from={str(path)!r}')
-  assert str(error.value).startswith(line)
+  with raises(ConfigError, f'{line}...'):
+    given(path, rename)
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,8 @@ def test_weights_that_do_not_fit_are_refused(arrays, rename, line, tmp_path):
 def test_a_mistake_is_found_before_the_data_are_read(fields, line, tmp_path):
   (tmp_path / 'config.json').write_text('{}')  # Hugging Face's hub has one.
   path = None if 'needs' in line else str(tmp_path)
-  with pytest.raises(ConfigError) as error:
+  with raises(ConfigError, f'config.{line}...'.format(path=tmp_path)):
     create_problem(check(config(path, **fields)))
-  assert str(error.value).startswith(f'config.{line}'.format(path=tmp_path))
 
 
 @pytest.mark.parametrize('name', ['w.safetensors', 'w.npz'])

@@ -20,6 +20,7 @@ from selsync_jax.runs import array_files, files, weights
 from selsync_jax.simulate import run as simulation
 from selsync_jax.training import evaluation
 from tests.support import damage, live_runs, short_runs
+from tests.support.lines import raises
 
 SHORT = {
   'workers': 3,
@@ -130,9 +131,8 @@ def test_evaluate_repeats_the_scores_of_the_run(run, capsys):
   ],
 )
 def test_an_impossible_export_is_refused(run, step, out, line, tmp_path):
-  with pytest.raises(ConfigError) as error:
+  with raises(ConfigError, f'{line}...'.format(run=run[0], tmp=tmp_path)):
     weights.export(run[0], tmp_path / out, step)
-  assert str(error.value).startswith(line.format(run=run[0], tmp=tmp_path))
   assert not list(tmp_path.iterdir())
 
 
@@ -221,9 +221,8 @@ def test_weights_that_cannot_be_read_stay_where_they_are(tmp_path, capsys):
   keep(keeper, 17, 1.0)
   keep(keeper, 18, 0.5)
   assert path.is_dir()
-  with pytest.raises(RunError) as error:
+  with raises(RunError, line) as error:
     weights.read_scores(path)
-  assert str(error.value) == line
   assert not isinstance(error.value, files.DamagedFile)
 
 
@@ -284,13 +283,13 @@ def test_an_asynchronous_run_has_weights_too(tmp_path):
     weights.read(tmp_path, 3)
   kept = tmp_path / 'weights' / '6.safetensors'
   kept.rename(kept.with_name('2.safetensors'))  # Like a stop at step 6.
-  with pytest.raises(ConfigError) as error:
-    weights.read(tmp_path)
-  assert str(error.value) == (
+  with raises(
+    ConfigError,
     f'step=last: {tmp_path}/checkpoints/6 belongs to an asynchronous run, '
     'which saves no state by worker; such a run has the weights of its best '
-    'evaluation (step=best) and, once finished, of its last one (step=last)'
-  )
+    'evaluation (step=best) and, once finished, of its last one (step=last)',
+  ):
+    weights.read(tmp_path)
   assert weights.read(tmp_path, 'best').step == 2
   kept.write_bytes(b'')
   with pytest.raises(RunError, match=r'6\.safetensors is damaged'):
