@@ -2,10 +2,10 @@
 
 import ast
 import functools
-import pathlib
 import runpy
 
-ROOT = pathlib.Path(__file__).parent.parent
+from tests.support.session import ROOT
+
 PACKAGE = 'selsync_jax'
 
 OUTSIDE = {'train', 'compare', 'configs', 'tests', 'benchmarks', 'stress'}

@@ -23,7 +23,6 @@ from tests.support.on_board import on_board
 
 N = 4
 VARIANTS = compositions.PRESETS | compositions.GRID | compositions.REST
-_SLOW = pytest.mark.slow
 OPTIMIZERS = {
   'sgd': optax.sgd(0.1, momentum=0.5),
   'clip, adamw': optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.02)),
@@ -172,7 +171,7 @@ def test_islands_synchronize_as_the_workers_of_one_program_do(variant):
   )
 
 
-@_SLOW
+@pytest.mark.slow
 def test_shard_map_that_checks_types_gives_the_bits_of_pmap(variant):
   toy = Toy(variant)
   step = shard_map(rows_of(toy.worker))
@@ -252,7 +251,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(variant, mapper):
   jax.tree.map(np.testing.assert_array_equal, again, run.steps[10:20])
 
 
-@_SLOW
+@pytest.mark.slow
 @pytest.mark.parametrize('workers', [2, 8])
 def test_another_number_of_workers_can_continue(variant, workers):
   saved, _ = recorded(variant, 'sgd', 'vmap').steps[19]

@@ -177,7 +177,7 @@ def data_dir():
 
 @pytest.fixture(scope='session', autouse=True)
 def small_models():
-  """Registers `perceptron` and `normalized`, which XLA compiles quickly."""
+  """Registers models that XLA compiles quickly, such as `perceptron`."""
   from tests.support import perceptron
 
   with perceptron.registered():

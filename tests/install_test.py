@@ -17,8 +17,8 @@ import yaml
 
 import selsync_jax
 from tests.support import live_runs
+from tests.support.session import ROOT
 
-ROOT = pathlib.Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
 
 # The entries of the package's stub: module and name.

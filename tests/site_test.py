@@ -2,7 +2,6 @@
 
 import html
 import inspect
-import pathlib
 import re
 import sys
 
@@ -10,8 +9,7 @@ import pytest
 
 import selsync_jax
 from tests.support import live_runs
-
-ROOT = pathlib.Path(__file__).parents[1]
+from tests.support.session import ROOT
 
 
 @pytest.mark.slow

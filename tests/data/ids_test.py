@@ -1,6 +1,5 @@
 """Token ids outside the vocabulary, and tokens that the loss leaves out."""
 
-import flax.linen as nn
 import numpy as np
 import pytest
 
@@ -13,19 +12,9 @@ from selsync_jax.training.problem import create_problem
 from selsync_jax.training.settings import check
 from selsync_jax.training.train import train_and_evaluate
 from tests.support.lines import raises
+from tests.support.perceptron import Bigram
 
 VOCABULARY, TIME = 11, 5
-
-
-class Bigram(nn.Module):
-  """A score for each pair of tokens."""
-
-  num_outputs: int
-
-  @nn.compact
-  def __call__(self, x, *, train):
-    del train
-    return nn.Embed(self.num_outputs, self.num_outputs)(x)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import sys
 
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from selsync_jax.configs import digits
 from selsync_jax.training.train import train_and_evaluate
 from tests.support import live_runs
+from tests.support.session import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 12
 
 BLOCKED = """

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.models import loss_program, tasks, token_weights
+from tests.support.perceptron import Bigram, Normalized
 
 CLASSIFICATION = tasks.TASKS['classification']
 LANGUAGE_MODELING = tasks.TASKS['language_modeling']
@@ -113,19 +114,10 @@ def test_uniform_scores_have_the_vocabulary_size_as_perplexity():
   assert metrics['perplexity'] == pytest.approx(11)
 
 
-class Bigram(nn.Module):
-  """A score for each pair of tokens."""
-
-  @nn.compact
-  def __call__(self, x, *, train):
-    del train
-    return nn.Embed(11, 11)(x)
-
-
 def test_masked_segments_change_neither_loss_nor_gradient():
   rng = np.random.default_rng(0)
   batch = jax.tree.map(jnp.asarray, text(rng))
-  model, key = Bigram(), jax.random.key(0)
+  model, key = Bigram(11), jax.random.key(0)
   params, state = tasks.init(model, LANGUAGE_MODELING, batch, key)
   loss = tasks.train_loss(model, LANGUAGE_MODELING)
   value, (metrics, _) = loss(params, state, batch, key)
@@ -152,7 +144,7 @@ def padded_text(rng):
 def test_tokens_outside_the_loss_mask_change_neither_scores_nor_gradient():
   rng = np.random.default_rng(0)
   batch = padded_text(rng)
-  model, key = Bigram(), jax.random.key(0)
+  model, key = Bigram(11), jax.random.key(0)
   params, state = tasks.init(model, LANGUAGE_MODELING, batch, key)
   params = jax.tree.map(lambda x: 3 * x, params)
   counted = batch['loss_mask'] & batch['mask'][:, None]
@@ -190,7 +182,7 @@ def test_tokens_outside_the_loss_mask_change_neither_scores_nor_gradient():
 def test_a_batch_in_which_nothing_counts_has_zero_loss_and_gradient(made, name):
   batch = made(np.random.default_rng(0))
   batch[name] = np.zeros_like(batch[name])
-  model, key = Bigram(), jax.random.key(0)
+  model, key = Bigram(11), jax.random.key(0)
   params, state = tasks.init(model, LANGUAGE_MODELING, batch, key)
   loss = jax.value_and_grad(
     tasks.train_loss(model, LANGUAGE_MODELING), has_aux=True
@@ -224,21 +216,9 @@ def test_the_loss_of_bfloat16_scores_is_computed_in_float32(task):
   np.testing.assert_array_equal(one, other)
 
 
-class Normalized(nn.Module):
-  """A layer, batch normalization, and a layer."""
-
-  momentum: float = 0.9
-
-  @nn.compact
-  def __call__(self, x, *, train):
-    x = nn.Dense(5)(x)
-    norm = nn.BatchNorm(use_running_average=not train, momentum=self.momentum)
-    return nn.Dense(3)(norm(x))
-
-
 @pytest.mark.parametrize('momentum', [0.0, 0.9, 0.99])
 def test_batch_statistics_are_of_the_batch_alone(momentum):
-  model = Normalized(momentum)
+  model = Normalized(3, momentum=momentum)
   x = np.random.default_rng(0).normal(2.0, 3.0, size=(64, 4))
   batch = {'image': x.astype(np.float32), 'mask': np.ones(64, bool)}
   task = tasks.TASKS['classification']

@@ -16,7 +16,6 @@ from tests.support import compositions, layouts, shapes
 from tests.support.marks import slow_but
 from tests.support.workloads import WORKLOADS
 
-_SLOW = pytest.mark.slow
 METHODS = slow_but(('selsync',), layouts.METHODS)
 # Groups the tests of a method, which share its runs.
 by_method = pytest.mark.parametrize('method', METHODS, scope='module')
@@ -39,7 +38,7 @@ def test_a_worker_of_four_devices_is_a_worker_of_one(method):
   check(method, SPLIT)
 
 
-@_SLOW
+@pytest.mark.slow
 @pytest.mark.parametrize('layout', SHAPES, ids=str)
 @pytest.mark.parametrize(
   'method', ['selsync', 'power_sgd', 'int8', 'fda, sketch']

@@ -19,28 +19,12 @@ from selsync_jax.training.gradient import gradient
 from selsync_jax.training.step import init_state, train_step
 from tests.support import programs
 from tests.support.marks import slow
+from tests.support.perceptron import Bigram, Normalized, Perceptron
 
 N = 4
-
-
-class Dense(nn.Module):
-  """A perceptron."""
-
-  @nn.compact
-  def __call__(self, x, *, train):
-    del train
-    x = nn.relu(nn.Dense(64)(x.reshape(x.shape[0], -1)))
-    return nn.Dense(10)(x)
-
-
-class Normed(nn.Module):
-  """Dropout and batch statistics: each worker's own state and randomness."""
-
-  @nn.compact
-  def __call__(self, x, *, train):
-    x = nn.Dense(16)(x.reshape(x.shape[0], -1))
-    x = nn.BatchNorm(use_running_average=not train, axis_name=None)(x)
-    return nn.Dense(10)(nn.Dropout(0.5, deterministic=not train)(x))
+DENSE = Perceptron(10, 64)
+# Each worker has its own statistics and randomness.
+NORMED = Normalized(10, 16, dropout=0.5)
 
 
 def batches(steps, size=32):
@@ -178,7 +162,7 @@ def test_in_turn_needs_the_activations_of_one_worker_and_fast_convolutions():
 
 
 def test_dropout_differs_between_workers_and_between_steps(mapper):
-  run = Run(Normed(), mapper, delta=float('inf'), optimizer=optax.sgd(0.0))
+  run = Run(NORMED, mapper, delta=float('inf'), optimizer=optax.sgd(0.0))
   batch = jax.tree.map(lambda x: np.stack([x[0]] * N), next(batches(1)))
   losses = []
   for _ in range(3):
@@ -190,8 +174,8 @@ def test_dropout_differs_between_workers_and_between_steps(mapper):
 def test_slots_outside_the_mask_do_not_count():
   task = tasks.TASKS['classification']
   batch = jax.tree.map(lambda x: x[0], next(batches(1)))
-  variables, state = tasks.init(Dense(), task, batch, jax.random.key(0))
-  grad = jax.jit(jax.grad(tasks.train_loss(Dense(), task), has_aux=True))
+  variables, state = tasks.init(DENSE, task, batch, jax.random.key(0))
+  grad = jax.jit(jax.grad(tasks.train_loss(DENSE, task), has_aux=True))
   key = jax.random.key(1)
   batch['mask'][20:] = False
   masked = grad(variables, state, batch, key)
@@ -209,7 +193,7 @@ def test_four_small_batches_make_one_large_one(mapper, mesh):
   sgd, seen = optax.sgd(0.002, momentum=0.9), []
   for accumulate in (1, 4):
     options = {'delta': 0.3, 'optimizer': sgd, 'accumulate': accumulate}
-    run = Run(Dense(), mapper, **options, **mesh)
+    run = Run(DENSE, mapper, **options, **mesh)
     rows = []
     for batch in batches(12):
       batch['mask'][:, 20:] = batch['mask'][0, ::4] = False  # A whole piece.
@@ -229,8 +213,8 @@ def test_pieces_are_every_kth_example_and_pass_batch_statistics_on():
   task = tasks.TASKS['classification']
   batch = jax.tree.map(lambda x: x[0], next(batches(1)))
   batch['mask'][:5] = False
-  variables, start = tasks.init(Normed(), task, batch, jax.random.key(0))
-  loss, key = tasks.train_loss(Normed(), task), jax.random.key(1)
+  variables, start = tasks.init(NORMED, task, batch, jax.random.key(0))
+  loss, key = tasks.train_loss(NORMED, task), jax.random.key(1)
   grads, (metrics, state) = jax.jit(gradient(loss, 2))(
     variables, start, batch, key
   )
@@ -266,14 +250,8 @@ def test_pieces_with_different_numbers_of_tokens_make_the_whole_gradient():
     'mask': np.arange(8) < 7,
   }
 
-  class Bigram(nn.Module):
-    @nn.compact
-    def __call__(self, x, *, train):
-      del train
-      return nn.Embed(9, 9)(x)
-
-  start = tasks.init(Bigram(), task, batch, jax.random.key(0))
-  loss = tasks.train_loss(Bigram(), task)
+  start = tasks.init(Bigram(9), task, batch, jax.random.key(0))
+  loss = tasks.train_loss(Bigram(9), task)
   one, other = (
     gradient(loss, pieces)(*start, batch, jax.random.key(1))
     for pieces in (1, 4)
@@ -305,7 +283,7 @@ def test_pieces_need_the_activations_of_one_and_fast_convolutions():
   'averager', [ss.mean(), ss.delayed(ss.mean(), 3, keep=0.5, extrapolate=0.5)]
 )
 def test_parameters_travel_only_inside_the_branch_in_one_buffer(averager):
-  run = Run(Dense(), 'pmap', averager=averager)
+  run = Run(DENSE, 'pmap', averager=averager)
   compiled = run.step.lower(run.state, next(batches(1))).compile()
   sent = programs.collectives(compiled.as_text())
   total = sum(x[0].size for x in jax.tree.leaves(run.state.params))
@@ -316,7 +294,7 @@ def test_parameters_travel_only_inside_the_branch_in_one_buffer(averager):
 
 
 def test_a_state_that_comes_back_from_the_host_needs_no_second_program(mapper):
-  run = Run(Dense(), mapper)
+  run = Run(DENSE, mapper)
   run.train(2)
   run.state = run.mapper.place(jax.device_get(run.state))
   run.train(2)
@@ -335,7 +313,7 @@ def test_a_state_that_comes_back_from_the_host_needs_no_second_program(mapper):
 )
 def test_a_report_of_a_part_must_be_a_new_column_of_numbers(reported, why):
   averager = dataclasses.replace(ss.mean(), metrics=lambda state: reported)
-  run = Run(Dense(), 'vmap', averager=averager)
+  run = Run(DENSE, 'vmap', averager=averager)
   with pytest.raises(ConfigError, match=f'^config.sync.averager: .*{why}'):
     run.train(1)
 
@@ -346,7 +324,7 @@ def test_a_report_of_a_part_must_be_a_new_column_of_numbers(reported, why):
 def test_the_mean_of_moving_averages_is_the_moving_average_of_the_consensus(
   mapper,
 ):
-  run, synced = Run(Dense(), **mapper, ema_decay=0.3), []
+  run, synced = Run(DENSE, **mapper, ema_decay=0.3), []
   average = [each.mean(axis=0) for each in params(run)]
   for step, batch in enumerate(batches(8), 1):
     run.state, metrics = run.step(run.state, batch)

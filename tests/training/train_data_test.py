@@ -4,12 +4,10 @@ import contextlib
 import json
 import unittest.mock
 
-import flax.linen as nn
 import pytest
 import tensorflow_datasets as tfds
 from tensorflow_datasets.testing import test_utils
 
-from selsync_jax import models
 from selsync_jax.cluster import processes as cluster
 from selsync_jax.commands import train
 from tests.support import live_runs
@@ -18,24 +16,9 @@ from tests.support import live_runs
 pytestmark = pytest.mark.filterwarnings('ignore:the load_module')
 
 
-class Bigram(nn.Module):
-  """The smallest language model: a token depends only on the previous one."""
-
-  vocab_size: int
-  num_filters: int  # The default config has this field.
-  dtype: str
-
-  @nn.compact
-  def __call__(self, x, *, train):
-    del train
-    embed = nn.Embed(self.vocab_size, self.num_filters)
-    return nn.Dense(self.vocab_size)(embed(x))
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
   """`run(*flags)`: train.py with two workers, in this process."""
-  monkeypatch.setitem(models.MODELS, 'bigram', Bigram)
   # JAX already runs in this process, so it cannot join another cluster.
   alone = cluster.Cluster(0, 1, None)
   monkeypatch.setattr(cluster, 'join', lambda *_, **__: alone)
@@ -108,6 +91,7 @@ def test_an_epoch_of_wikitext(run, archives_dir):
     f'--config.data.dir={archives_dir}',
     '--config.batch_size=4',
     '--config.model.name=bigram',
+    '--config.model.num_filters=None',
     '--config.optimizer.learning_rate=2.0',
   )
   tokens = 60 * 14
