@@ -1,14 +1,15 @@
 """Methods composed of parts, for the conformance tests.
 
 `PRESETS` has the methods with their defaults, and with fields that change their
-behavior. `GRID` combines every trigger with every averager; the row of a pair
-names its wire, reducer and policy for the optimizer's state, so that a new part
-changes no other row. `REFUSED` has the combinations that cannot be right, with
-the reason. `REST` has the parts that occur in none of these, each in local SGD.
+behavior. `GRID` combines every trigger with every averager; the names of a pair
+draw its wire, reducer and policy for the optimizer's state, so that a new part
+of these kinds changes no other pair. `REFUSED` has the pairs whose draw cannot
+be right. `REST` has the parts that occur in none of these, each in local SGD.
 """
 
 from collections.abc import Callable, Iterator
 import itertools
+import random
 from typing import Any
 
 from selsync_jax import methods
@@ -113,74 +114,27 @@ _TRIGGERS = {
     'lssr': 0.7,
   },
 }
-_AVERAGERS = {
-  'none': {'name': 'none'},
+_MEANS = {  # Of all parameters over all workers, as averaged moments need.
   'mean': {'name': 'mean'},
   'subset_mean': {'name': 'subset_mean', 'fraction': 0.5},
   'outer': _OUTER,
-  'gossip': {'name': 'gossip', 'topology': 'exponential'},
-  'groups': {'name': 'groups', 'size': 2, 'all_every': 3},
+}
+_WIRED = _MEANS | {
   'fragments': {'name': 'fragments', 'k': 3, 'averager': _OUTER},
 }
-_REDUCERS = {
-  'none': 'none',
-  'all_reduce': 'all_reduce',
-  'at_sync': {'name': 'at_sync', 'reducer': 'all_reduce'},
-  'int8': 'int8',
-  'top_k': {'name': 'top_k', 'density': 0.2},
-  'power_sgd': {'name': 'power_sgd', 'rank': 2},
-  'exdyna': {'name': 'exdyna', 'density': 0.2},
-  'at_sync, micro': {
-    'name': 'at_sync',
-    'reducer': {'name': 'micro', 'density': 0.2},
-  },
+_AVERAGERS = _WIRED | {
+  'none': {'name': 'none'},
+  'gossip': {'name': 'gossip', 'topology': 'exponential'},
+  'groups': {'name': 'groups', 'size': 2, 'all_every': 3},
 }
-# By trigger and averager: wire, reducer, optimizer state; and whether a worker
-# recomputes the model state instead of averaging it.
-_ROWS = {
-  'every, mean': ('bfloat16', 'all_reduce', 'mean'),
-  'every, subset_mean': ('int8', 'at_sync', 'reset'),
-  'every, outer': ('float32', 'int8', 'local'),
-  'every, gossip': ('float32', 'top_k', 'local', 'recompute'),
-  'every, groups': ('float32', 'power_sgd', 'local'),
-  'every, fragments': ('float32', 'exdyna', 'local'),
-  'selsync, none': ('float32', 'at_sync', 'local'),
-  'selsync, mean': ('float32', 'at_sync', 'local'),
-  'selsync, subset_mean': ('bfloat16', 'int8', 'mean'),
-  'selsync, outer': ('int8', 'top_k', 'reset', 'recompute'),
-  'selsync, gossip': ('float32', 'power_sgd', 'local'),
-  'selsync, groups': ('float32', 'exdyna', 'local'),
-  'any_of, mean': ('int8', 'int8', 'reset'),
-  'any_of, subset_mean': ('float32', 'top_k', 'local', 'recompute'),
-  'any_of, outer': ('bfloat16', 'power_sgd', 'mean'),
-  'any_of, gossip': ('float32', 'exdyna', 'local'),
-  'min_interval, mean': ('bfloat16', 'top_k', 'mean', 'recompute'),
-  'min_interval, subset_mean': ('int8', 'power_sgd', 'reset'),
-  'min_interval, outer': ('float32', 'exdyna', 'local'),
-  'min_interval, groups': ('float32', 'none', 'local', 'recompute'),
-  'min_interval, fragments': ('float32', 'all_reduce', 'local'),
-  'post_local, mean': ('float32', 'power_sgd', 'local'),
-  'post_local, subset_mean': ('bfloat16', 'exdyna', 'mean'),
-  'post_local, outer': ('int8', 'at_sync, micro', 'reset'),
-  'post_local, gossip': ('float32', 'none', 'local', 'recompute'),
-  'post_local, groups': ('float32', 'all_reduce', 'local'),
-  'post_local, fragments': ('int8', 'at_sync', 'local'),
-  'qsr, mean': ('int8', 'exdyna', 'reset'),
-  'qsr, subset_mean': ('float32', 'at_sync, micro', 'local'),
-  'qsr, outer': ('bfloat16', 'none', 'mean', 'recompute'),
-  'qsr, gossip': ('float32', 'all_reduce', 'local'),
-  'qsr, groups': ('float32', 'at_sync', 'local'),
-  'fda, subset_mean': ('int8', 'none', 'reset', 'recompute'),
-  'fda, outer': ('float32', 'all_reduce', 'local'),
-  'budgeted, mean': ('float32', 'none', 'local', 'recompute'),
-  'budgeted, subset_mean': ('bfloat16', 'all_reduce', 'mean'),
-  'budgeted, outer': ('int8', 'at_sync', 'reset'),
-  'budgeted, gossip': ('float32', 'int8', 'local'),
-  'budgeted, groups': ('float32', 'top_k', 'local', 'recompute'),
-  'budgeted, fragments': ('int8', 'power_sgd', 'local'),
-  'budgeted fda, mean': ('int8', 'all_reduce', 'reset'),
-  'budgeted fda, outer': ('bfloat16', 'int8', 'mean'),
-}
+_REDUCERS = (
+  *('none', 'all_reduce', 'int8'),
+  {'name': 'at_sync', 'reducer': 'all_reduce'},
+  {'name': 'top_k', 'density': 0.2},
+  {'name': 'power_sgd', 'rank': 2},
+  {'name': 'exdyna', 'density': 0.2},
+  {'name': 'at_sync', 'reducer': {'name': 'micro', 'density': 0.2}},
+)
 
 
 def create(method, fields):
@@ -188,64 +142,30 @@ def create(method, fields):
   return methods.create_strategy(method, CONTEXT, **fields)
 
 
-def _composition(pair, wire, reducer, optimizer_state, model_state='mean'):
-  """The replacements for the parts of a preset."""
+def _drawn(pair):
+  """The parts of a pair, and others drawn by its name."""
   trigger, averager = pair.split(', ')
-  return (
-    'local_sgd',
-    {
-      'trigger': _TRIGGERS[trigger],
-      'averager': _AVERAGERS[averager],
-      'wire': wire,
-      'reducer': _REDUCERS[reducer],
-      'optimizer_state': optimizer_state,
-      'model_state': model_state,
-    },
-  )
+  choice = random.Random(pair).choice
+  wire = choice(['float32', 'bfloat16', 'int8'])
+  reducer = choice(_REDUCERS)
+  policy = choice(['local', 'mean', 'reset'])
+  return {
+    'trigger': _TRIGGERS[trigger],
+    'averager': _AVERAGERS[averager],
+    'wire': wire if averager in _WIRED else 'float32',
+    'reducer': reducer,
+    'optimizer_state': policy if averager in _MEANS else 'local',
+    'model_state': choice(['mean', 'recompute']),
+  }
 
 
-# By a part of the reason, the rows that cannot be right.
-_REASONS = {
-  'would decide nothing': {
-    'every, none': ('float32', 'all_reduce', 'local', 'recompute'),
-    'any_of, none': ('float32', 'int8', 'local'),
-    'min_interval, none': ('float32', 'top_k', 'local'),
-    'post_local, none': ('float32', 'power_sgd', 'local', 'recompute'),
-    'qsr, none': ('float32', 'exdyna', 'local'),
-    'budgeted, none': ('float32', 'all_reduce', 'local'),
-  },
-  'lets parameters differ': {
-    'selsync, fragments': ('int8', 'at_sync, micro', 'reset'),
-    'any_of, groups': ('float32', 'at_sync, micro', 'local'),
-    'min_interval, gossip': ('float32', 'at_sync, micro', 'local'),
-    'fda, none': ('float32', 'at_sync, micro', 'local'),
-  },
-  'measures from common parameters': {
-    'fda, gossip': ('float32', 'at_sync', 'local'),
-    'fda, groups': ('float32', 'int8', 'local'),
-    'fda, fragments': ('float32', 'top_k', 'local', 'recompute'),
-    'budgeted fda, none': ('float32', 'at_sync', 'local', 'recompute'),
-    'budgeted fda, gossip': ('float32', 'top_k', 'local', 'recompute'),
-    'budgeted fda, groups': ('float32', 'power_sgd', 'local'),
-    'budgeted fda, fragments': ('bfloat16', 'exdyna', 'mean'),
-  },
-  'comes before the local update': {
-    'fda, mean': ('bfloat16', 'at_sync, micro', 'mean'),
-    'budgeted fda, subset_mean': ('float32', 'at_sync', 'local'),
-  },
-  'needs averages of all parameters': {
-    'any_of, fragments': ('bfloat16', 'none', 'mean', 'recompute'),
-    'qsr, fragments': ('bfloat16', 'int8', 'mean'),
-  },
-}
-
-GRID = {pair: _composition(pair, *row) for pair, row in _ROWS.items()}
-REFUSED = {
-  pair: (_composition(pair, *row), why)
-  for why, rows in _REASONS.items()
-  for pair, row in rows.items()
-}
-PAIRS = {f'{t}, {a}' for t, a in itertools.product(_TRIGGERS, _AVERAGERS)}
+GRID, REFUSED = {}, {}
+for _pair in map(', '.join, itertools.product(_TRIGGERS, _AVERAGERS)):
+  try:
+    create('local_sgd', _drawn(_pair))
+    GRID[_pair] = 'local_sgd', _drawn(_pair)
+  except ValueError as error:
+    REFUSED[_pair] = str(error)
 
 
 def constructors(part: Any) -> Iterator[Callable[..., Any]]:
