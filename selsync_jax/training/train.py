@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.devices.mappers import Function
 from selsync_jax.runs import records
 from selsync_jax.runs.ledger import Ledger, Totals
 from selsync_jax.runs.store import Store
 from selsync_jax.training import start, warnings
-from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.participants import Participants
 from selsync_jax.training.problem import Problem
 from selsync_jax.training.profile import Profile
-from selsync_jax.training.settings import check, Config, Settings
-from selsync_jax.training.setup import create_setup, Setup
+from selsync_jax.training.programs import Programs
+from selsync_jax.training.settings import check, Config
+from selsync_jax.training.setup import Setup
 from selsync_jax.training.warnings import OverflowWarning, SilenceWarning
 
 
@@ -59,12 +58,11 @@ def train_and_evaluate(
   if participants is None:
     participants = Participants(settings.mapper)
   participants.check(settings)
-  prepared = parts = None
+  programs = None
   if participants.prepares:
     print('preparing, while the others train')
     # The others send a checkpoint, so this program reads no other weights.
-    prepared = settings._replace(source=None)
-    parts = programs(prepared, participants)
+    programs = Programs(settings._replace(source=None), participants)
   store = Store(
     workdir,
     settings.config.to_dict(),
@@ -73,10 +71,10 @@ def train_and_evaluate(
     choose=participants.choose,
   )
   settings = start.adapt(settings, store.record)
-  if parts is None or settings != prepared:
+  if not programs or programs.settings != settings:
     store.say('preparing data')
-    parts = programs(settings, participants)
-  setup, step, evaluator = parts
+    programs = Programs(settings, participants)
+  setup, step, evaluator = programs.setup, programs.step, programs.evaluator
   problem, strategy, mapper = setup.problem, setup.strategy, setup.mapper
   totals = start.totals(problem, mapper, store.record)
   participants.compare(setup)
@@ -123,35 +121,6 @@ def train_and_evaluate(
         run.welcome(now, state)
       results = run.results(setup.landed(state))
     return store.finish(results)
-
-
-def programs(
-  settings: Settings, participants: Participants
-) -> tuple[Setup, Function, Evaluator]:
-  """Returns the setup of a run, its training step, and its evaluator.
-
-  Step and evaluator are compiled at their first call. A program that `prepares`
-  calls each once here, and drops the results. These calls run every branch
-  without waiting for other programs.
-
-  Raises:
-    ConfigError: if the settings contradict each other, or do not fit the
-      devices.
-  """
-  mapper = participants.mapper
-  setup = create_setup(settings, mapper)
-  problem = setup.problem
-  mapper.check()
-  start.check_size(problem, mapper.devices_per_worker)
-  averages = setup.strategy.averages_model_state
-  evaluator = Evaluator(problem, participants, averages)
-  step = participants.train_step(setup)
-  if participants.prepares:
-    batch = next(participants.batches(problem.data, 0, 1))
-    state, _ = step(setup.initial(), batch)
-    evaluator.warm_up(setup.landed(state))
-    _ = setup.digest, problem.rates  # Cached.
-  return setup, step, evaluator
 
 
 def describe_data(store: Store, problem: Problem) -> None:
