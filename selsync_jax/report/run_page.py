@@ -1,6 +1,6 @@
 """The page of a run, or of several: headline, key figures, plots, tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 import dataclasses
 import pathlib
 
@@ -36,10 +36,10 @@ def write(
   for a paper's column.
   """
   runs = history.read_all(workdirs)
-  title = facts.headline(runs)
   subtitle = '; '.join(map(facts.description, runs))
   numbers = facts.summary(runs)
   config, defaults = facts.settings(runs)
+  title = facts.headline(runs)
   origins = filter(None, map(facts.origin, runs))
   figures = [*_plots(runs), *more]
   image_files.write(figures, out, columns=columns)
@@ -63,29 +63,28 @@ def shared_plots(groups: metric_plot.Groups) -> list[figure.Plot]:
   about = ''
   if max(map(len, groups.values())) > 1:
     about = ' One seed of each method.'
-  firsts = [runs[0] for runs in groups.values()]
-  return _together(firsts, metric_plot.of_groups(groups), about)
+  first, *rest = _together([runs[0] for runs in groups.values()], about)
+  return [first, *metric_plot.of_groups(groups), *rest]
 
 
 def _plots(runs: Sequence[Run]) -> list[figure.Plot]:
   """Returns every figure for which these runs have data."""
+  first, *rest = _together(runs)
   if len(runs) > 1:
-    return shared_plots({run.name: [run] for run in runs})
+    groups = {run.name: [run] for run in runs}
+    return [first, *metric_plot.of_groups(groups), *rest]
   (run,) = runs
-  behavior = [draw(run) for draw in _BEHAVIOR]
-  shared = _together(runs, metric_plot.of_run(run))
+  behavior = [plot_of(run) for plot_of in _BEHAVIOR]
   # The changes decide if there is a threshold.
   before, after = ([], behavior) if run.threshold is None else (behavior, [])
-  figures = *before, *shared, *after, run_plots.labels(run)
+  metrics = metric_plot.of_run(run)
+  figures = *before, first, *metrics, *rest, *after, run_plots.labels(run)
   return [plot for plot in figures if plot]
 
 
-def _together(
-  runs: Sequence[Run], metrics: Iterable[figure.Plot], about: str = ''
-) -> list[figure.Plot]:
-  first, *rest = (
+def _together(runs: Sequence[Run], about: str = '') -> list[figure.Plot]:
+  return [
     dataclasses.replace(plot, caption=plot.caption + about)
-    for draw in _TOGETHER
-    if (plot := draw(runs))
-  )
-  return [first, *metrics, *rest]
+    for plot_of in _TOGETHER
+    if (plot := plot_of(runs))
+  ]

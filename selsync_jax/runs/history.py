@@ -19,13 +19,7 @@ from selsync_jax.config import ConfigError, flat, RunError
 from selsync_jax.methods.parts import BARE
 from selsync_jax.models import tasks
 from selsync_jax.models.tasks import Goal
-from selsync_jax.runs import (
-  files,
-  fingerprint,
-  per_worker,
-  provenance,
-  records,
-)
+from selsync_jax.runs import files, fingerprint, per_worker, records
 
 
 def composition(sync: Mapping[str, Any]) -> str:
@@ -249,10 +243,7 @@ def read(workdir: pathlib.Path, name: str | None = None) -> Run:
     RunError: if a file is damaged.
   """
   try:
-    config = records.read_config(workdir)
-    summary, data = records.read_summary(workdir), records.read_data(workdir)
-    # A run may end meanwhile: rows are never older than the summary.
-    rows, sessions = records.read_metrics(workdir), provenance.sessions(workdir)
+    config, rows, summary, data, sessions = records.read(workdir)
     if len(set(map(len, data.get('labels') or ()))) > 1:
       raise files.DamagedFile(workdir / records.DATA, 'labels is not a table')
   except files.DamagedFile as error:

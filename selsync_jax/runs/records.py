@@ -19,7 +19,7 @@ import sys
 from typing import Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 import zlib
 
-from selsync_jax.runs import files, per_worker
+from selsync_jax.runs import files, per_worker, provenance
 
 CONFIG, DATA = 'config.json', 'data.json'
 METRICS, SUMMARY = 'metrics.jsonl', 'summary.json'
@@ -82,6 +82,8 @@ class _Summary(_Counts):
   bytes_per_worker_bsp: float
 
 
+_KINDS = {CONFIG: _Config, SUMMARY: _Summary, DATA: _Data}
+
 # The type that every field of a row must have, in `_Row` or not.
 _FIELDS = dict[str, float | bool | list[float | None] | None]
 
@@ -133,6 +135,20 @@ def read_data(workdir: pathlib.Path) -> dict[str, Any]:
 def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Returns the outcome of a finished run, or `None`."""
   return files.read(workdir / SUMMARY, _Summary)
+
+
+def read(workdir: pathlib.Path) -> tuple[Any, list[Row], Any, Any, list[Any]]:
+  """Returns config, rows, summary, data and sessions of a run.
+
+  A file that is missing has `None` or an empty collection, as in the functions
+  that read it alone.
+  """
+  config, summary, data = (
+    files.read(workdir / file, kind) for file, kind in _KINDS.items()
+  )
+  # A run may end meanwhile: rows are never older than the summary.
+  rows, sessions = read_metrics(workdir), provenance.sessions(workdir)
+  return config, rows, summary, data or {}, sessions
 
 
 class Seal(NamedTuple):
