@@ -59,7 +59,7 @@ def test_custom_loops_of_10_and_15_steps_end_in_a_line(
 
   def train(invitation, name, steps):
     params = {'w': jnp.zeros(2000)}
-    strategy = ss.Strategy(ss.every(2 if averager.delay else 1), averager)
+    strategy = ss.Strategy(ss.every(2 if averager.steps_late else 1), averager)
     island = ss.Island.join(str(invitation), name, params, strategy)
     with island:
       for _ in range(steps):
