@@ -38,12 +38,12 @@ def _read(page: pathlib.Path, name: str) -> str:
     with page.open('r+', encoding='utf-8') as file:
       text = file.read()
   except OSError as error:
-    raise ConfigError(f'--into={page}: {error.strerror}') from error
+    raise ConfigError(f'{page}: {error.strerror}') from error
   except UnicodeDecodeError as error:
-    raise ConfigError(f'--into={page}: must be UTF-8') from error
+    raise ConfigError(f'{page}: must be UTF-8') from error
   if len(_part(name).findall(text)) != 1:
     raise ConfigError(
-      f'--into={page}: must hold <!-- {name} --> and <!-- /{name} --> once'
+      f'{page}: must hold <!-- {name} --> and <!-- /{name} --> once'
     )
   return text
 
@@ -54,4 +54,7 @@ def _part(name: str) -> re.Pattern[str]:
 
 if __name__ == '__main__':
   text, page = map(pathlib.Path, sys.argv[1:])
-  insert(text.read_text(encoding='utf-8'), page, text.stem)
+  try:
+    insert(text.read_text(encoding='utf-8'), page, text.stem)
+  except ConfigError as error:
+    sys.exit(f'{error}')

@@ -30,4 +30,4 @@ def test_a_page_without_the_part_is_refused(content, rule, tmp_path):
     page.write_bytes(content)
   with pytest.raises(ConfigError) as error:
     marked.check(page, 'times')
-  assert str(error.value).startswith(f'--into={page}: {rule}')
+  assert str(error.value).startswith(f'{page}: {rule}')

@@ -12,7 +12,6 @@ import inspect
 import types
 from typing import Any
 
-from flax import traverse_util
 from ml_collections import config_dict
 
 from selsync_jax import fields, methods
@@ -89,6 +88,8 @@ def _unset(*tables: Mapping[str, Constructor]) -> dict[str, Any]:
 
 def _own() -> dict[str, Any]:
   """Returns the fields of no constructor, nested, with their defaults."""
+  from flax import traverse_util  # Imports JAX.
+
   return traverse_util.unflatten_dict(
     {
       name: config_dict.placeholder(rule(field.rule).kind)

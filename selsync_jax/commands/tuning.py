@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import datetime
 import itertools
+import json
 import math
 from typing import Any, NamedTuple
 
@@ -68,11 +69,14 @@ def _train_reference(
 def _compute(options: argparse.Namespace) -> dict[str, float]:
   """Returns the seconds of a worker's step, by the name of its optimizer.
 
-  `--step` gives them, or they are measured once. A file keeps them.
+  `--step` gives them, or they are measured once. A file keeps them, for the
+  code that was measured.
   """
   given, candidates = options.step, options.candidates
   path = candidates.out / 'compute.json'
-  known = files.read(path, dict[str, float]) or {}
+  code = json.dumps(candidates.settings('bsp', {}).code, sort_keys=True)
+  kept = files.read(path, dict[str, dict[str, float]]) or {}
+  known = kept.get(code, {})
   varied = [(candidates.own_method, {})]  # It is trained in the end.
   for space in options.spaces.values():
     for spec, fields in space.choices.items():
@@ -89,7 +93,7 @@ def _compute(options: argparse.Namespace) -> dict[str, float]:
         f'--step={1e3 * given:g}ms: {path} has {1e3 * known[name]:.3g} ms '
         f'for {name}; choose another --out'
       )
-  files.write_json(path, known)
+  files.write_json(path, {code: known})
   return known
 
 

@@ -3,7 +3,7 @@
 An order is a pure function of (seed, epoch, chunk), the same for all workers.
 `positions` returns the positions in their chunks that workers read, valid in
 every slot, and a mask. Its argument `slot`, the slots of a batch, broadcasts
-against `chunk`. A `contiguous` order wants chunks that are parts of the data
+against `chunk`. A `contiguous` order needs chunks that are parts of the data
 set as it is stored.
 
 The examples of a chunk are spread over the smallest number of steps that can

@@ -57,7 +57,7 @@ class Dataset(abc.ABC):
   transform: Transform
   train: KeyedTransform | None = None  # Instead, for training.
   prepare: Prepare = unchanged
-  # In which workers read their chunks.
+  # The order in which workers read their chunks.
   order: Order = dataclasses.field(default_factory=Shuffled)
 
   @functools.cached_property

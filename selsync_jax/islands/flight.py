@@ -1,12 +1,11 @@
-"""Messages that an island serves to others over Arrow Flight and TLS.
+"""How islands serve and fetch messages, over Arrow Flight and TLS.
 
 Flight is gRPC for arrays, with streams, deadlines, and cancellation.
 """
 
 import atexit
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import hmac
-import itertools
 import os
 import threading
 import time
@@ -37,7 +36,6 @@ CLOSING = 2.0
 ERRORS = (flight.FlightError, arrow.ArrowException, OSError)
 """Errors of a call."""
 
-
 PIECE = 1 << 22
 """The most bytes of one call, which has a deadline and may be repeated."""
 
@@ -51,24 +49,16 @@ PATIENCE = 2.0
 
 
 class Admission(flight.ServerMiddlewareFactory):
-  """Rejects every call that does not have the token.
+  """Rejects every call that does not have the token."""
 
-  Args:
-    token: the run's token.
-    remark: takes a line about the first rejected call.
-  """
-
-  def __init__(self, token: str, remark: Callable[[str], None]):
-    self._expected, self._remark = token.encode(), remark
-    self._strangers = itertools.count()
+  def __init__(self, token: str):
+    self._expected = token.encode()
 
   def start_call(self, info: Any, headers: Mapping[str, Sequence[str]]) -> None:
     """Raises unless the call has the token."""
     del info
     given = [str(value).encode() for value in headers.get('token', ())]
     if not any(hmac.compare_digest(each, self._expected) for each in given):
-      if not next(self._strangers):
-        self._remark('a caller without the token of this run was turned away')
       raise flight.FlightUnauthenticatedError('wrong token')
 
 
@@ -81,25 +71,19 @@ class Server(flight.FlightServerBase):
   Args:
     address: the `host:port` to listen at; 0 is a free port, see `port`.
     credentials: the run's credentials.
-    remark: see `Admission`.
 
   Raises:
     BusyError: if the port cannot be opened.
   """
 
-  def __init__(
-    self,
-    address: str,
-    credentials: Credentials,
-    remark: Callable[[str], None] = lambda line: None,
-  ):
+  def __init__(self, address: str, credentials: Credentials):
     token, certificate, key = credentials
     self.changed, self.is_closed = threading.Condition(), False
     try:
       super().__init__(
         f'grpc+tls://{address}',
         tls_certificates=[(certificate, key)],
-        middleware={'token': Admission(token, remark)},
+        middleware={'token': Admission(token)},
       )
     except ERRORS as error:
       host, _, port = address.rpartition(':')

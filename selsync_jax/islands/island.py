@@ -98,6 +98,8 @@ class Island:
   ) -> 'Island':
     """Waits until all islands have joined, and returns this one.
 
+    Later it says on stderr for which islands it waits, and where.
+
     Args:
       invitation: line that `selsync meet` prints.
       name: name of this island, unique in the run. Workers are in the order of
@@ -116,7 +118,7 @@ class Island:
         opened.
       RunError: if not enough islands join.
     """
-    # These import Arrow.
+    # These import Arrow and cryptography.
     from selsync_jax.islands import led
     from selsync_jax.islands.credentials import Invitation
 

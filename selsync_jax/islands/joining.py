@@ -99,7 +99,7 @@ def check(timeout: float, limit: float | None, port: int) -> None:
 
 def _short(value: Any) -> str:
   """Returns a value as text; of a long one, the beginning and a digest."""
-  text = str(value)
+  text = ascii(str(value))[1:-1]  # Fit for a line.
   digest = hashlib.sha256(text.encode()).hexdigest()[:16]
   return text if len(text) <= LONG else f'{text[: LONG - 20]}... {digest}'
 

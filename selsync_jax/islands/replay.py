@@ -33,6 +33,7 @@ from selsync_jax.islands.protocol.seats import FREE
 from selsync_jax.islands.rounds import Beginning, Round
 from selsync_jax.runs import files, fingerprint, provenance, records
 from selsync_jax.sync.budget import with_travel
+from selsync_jax.sync.delay import Delayed
 from selsync_jax.training import settings
 from selsync_jax.training.setup import create_setup, Setup
 
@@ -257,16 +258,16 @@ def _step(
   """
   rows = mapper.form
   step = cut(setup.worker_step(), rows)
-  averager: Any = setup.strategy.averager
-  late = averager.steps_late > 0
-  travel = cut(averager.travel, rows.speaking) if late else None
+  averager, travel = setup.strategy.averager, None
+  if isinstance(averager, Delayed):
+    travel = cut(averager.travel, rows.speaking)
 
   def run(peers, batch, state, mean, arrived):
     peers.late = _Arrived(mean) if arrived else None
     state, metrics = step(peers, state, batch)
     peers.late = None  # The next mean has not arrived.
     synced = bool(np.asarray(metrics['synced'])[0])
-    if travel and synced:
+    if travel and synced and isinstance(averager, Delayed):
       message = rows.whole(averager.message(state.averager_state))
       mean = travel(peers, *message)
     return state, mean, synced

@@ -50,7 +50,6 @@ class _Record(TypedDict):
   epoch: float
   config: dict
   metrics: list[list[int]]
-  loss: float | None
 
 
 class Choice(NamedTuple):
@@ -313,17 +312,15 @@ class Checkpoints:
     step = max(steps(self._workdir), default=None)
     return 'none' if step is None else f'step {step}'
 
-  def save(
-    self, step: int, state: Any, record: dict[str, Any], loss: float | None
-  ) -> None:
+  def save(self, step: int, state: Any, record: dict[str, Any]) -> None:
     """Starts a save; returns as soon as the state may be changed again.
 
-    The state is worker-stacked arrays of this process's workers. The validation
-    loss, if it was evaluated, and the format become part of the record.
+    The state is worker-stacked arrays of this process's workers. The format
+    becomes part of the record.
     """
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(arrays.to_global(state)),
-      record=ocp.args.JsonSave(record | {'format': FORMAT, 'loss': loss}),
+      record=ocp.args.JsonSave(record | {'format': FORMAT}),
     )
     with _as_checkpoint_error():
       self._manager.save(step, args=args, force=True)
@@ -346,7 +343,7 @@ class Checkpoints:
 
   def rehearse(self, state: Any, record: dict[str, Any]) -> None:
     """Saves a state at step 0 and removes it; raises the error of the save."""
-    self.save(0, state, record, None)
+    self.save(0, state, record)
     self.wait()
     with _as_checkpoint_error():
       self._manager.delete(0)

@@ -222,15 +222,13 @@ class Store(contextlib.ExitStack):
     if self.is_first:
       records.write(self.workdir, file, facts)
 
-  def checkpoint(
-    self, state: Any, totals: Totals, loss: float | None, **about: Any
-  ) -> None:
+  def checkpoint(self, state: Any, totals: Totals, **about: Any) -> None:
     """Starts a save of the workers' state; `about` are fields of the record.
 
-    See `Checkpoints.save` for the state and the validation loss.
+    See `Checkpoints.save` for the state.
     """
     record = self._new_record(totals, about)
-    self.checkpoints.save(totals.steps, state, record, loss)
+    self.checkpoints.save(totals.steps, state, record)
 
   def rehearse(self, state: Any, totals: Totals, **about: Any) -> None:
     """Saves a new run before its first step, and removes this checkpoint.

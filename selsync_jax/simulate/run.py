@@ -77,11 +77,16 @@ def refuse(settings: Settings) -> None:
       f'config.mesh={config.mesh.to_dict()}: each worker of a simulation has '
       'one device'
     )
+  if config.pace != 'lockstep':
+    raise ConfigError(
+      f'config.pace={config.pace}: is for islands; in a simulation, the method '
+      'a_edit does not wait for a slow worker'
+    )
   cluster = _cluster(config)
   if settings.method is not None:
     setup.draft(settings)
     return
-  usual = ('on_nonfinite', 'stop'), ('ema_decay', None), ('pace', 'lockstep')
+  usual = ('on_nonfinite', 'stop'), ('ema_decay', None)
   for field, only in usual:
     if config[field] != only:
       raise ConfigError(

@@ -9,7 +9,7 @@ References (with titles in `selsync_jax.methods`):
 
 from collections.abc import Callable
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 from jax import lax
@@ -60,7 +60,7 @@ class Averager(Part):
     metrics: `metrics(state)`, scalars by name, for the rows of a run.
     resize: the rule for the state of another number of workers; by default
       `resizing.first`.
-    steps_late: the steps from a synchronization to its result; above 0 only in
+    steps_late: the steps from a synchronization to its result; 0 except in
       `delay.Delayed`.
   """
 
@@ -76,7 +76,7 @@ class Averager(Part):
   check: Callable[[int], Any] = lambda workers: None
   metrics: Metrics = lambda state: {}
   resize: resizing.Resize = resizing.first
-  steps_late: int = 0
+  steps_late: ClassVar[int] = 0
 
   def __post_init__(self) -> None:
     """Makes `init` refuse leaves that are not arrays, and type its state."""

@@ -74,6 +74,7 @@ class Delayed(Averager):
   arrive: Callable[[Any, Any, Any], tuple[Any, Any]]
   travel: Callable[..., Any]
   forgets: bool
+  steps_late: int  # pyrefly: ignore
 
   def due(self, sync: Any, state: Any) -> Any:
     """Returns whether an average arrives at this step."""

@@ -63,7 +63,7 @@ class Moments(Part):
 @part
 def local() -> Moments:
   """Keeps each worker's own optimizer state."""
-  return _mixed((), ())
+  return _policy((), ())
 
 
 @part
@@ -80,7 +80,7 @@ def mean(
     wire: the encoding of the mean. `None` is the averager's wire in a method,
       or bfloat16 if that wire could round a moment to zero; elsewhere float32.
   """
-  return _mixed(only, (), wire)
+  return _policy(only, (), wire)
 
 
 @part
@@ -93,15 +93,15 @@ def reset(*, only: Sequence[str] | None = None) -> Moments:
   Args:
     only: the names of the moments to reset, such as `trace`; `None` means all.
   """
-  return _mixed((), only)
+  return _policy((), only)
 
 
-def _mixed(
+def _policy(
   averaged: Sequence[str] | None,
   cleared: Sequence[str] | None,
   wire: Wire | None = None,
 ) -> Moments:
-  """Averages some moments and resets others; `None` means all."""
+  """Averages or resets moments; `None` means all, `()` none."""
   wire = wire or FLOAT32
   if wire.coarse:
     raise ValueError(

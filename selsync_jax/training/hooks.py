@@ -104,8 +104,8 @@ class Hooks(contextlib.ExitStack):
   def save(self, state: Any, **more: Any) -> None:
     """Starts a checkpoint of worker-stacked arrays, with more JSON values."""
     self._fetcher.enter_all()
-    totals, loss = self._fetcher.totals, self._scores.get('validation_loss')
-    self._store.checkpoint(state, totals, loss, **self._about(more))
+    totals, about = self._fetcher.totals, self._about(more)
+    self._store.checkpoint(state, totals, **about)
 
   def _about(self, more: dict[str, Any]) -> dict[str, Any]:
     problem, totals = self._problem, self._fetcher.totals

@@ -63,7 +63,9 @@ class Objective(NamedTuple):
     counted = [*itertools.takewhile(lambda p: not self.is_over(p), points)]
     over = next(iter(points[len(counted) :]), None)
     if self.target is not None:
-      return over if over and self._reaches(over) else None
+      if over is None or getattr(over, self.cost) > self.budget:
+        return None
+      return over if self._reaches(over) else None
     if over is None and not is_done:
       return None
     sign = 1 if self.higher else -1

@@ -1,4 +1,4 @@
-"""The trials of a search, which its seed decides before any is trained."""
+"""The trials of a search, all drawn from its seed before the first one runs."""
 
 from collections.abc import Callable, Iterable, Mapping
 import itertools

@@ -45,7 +45,7 @@ def opened(workdir, keep=2):
 
 def save(workdir, state, step=8):
   with opened(workdir) as saver:
-    saver.save(step, state, RECORD, loss=None)
+    saver.save(step, state, RECORD)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_a_save_that_has_failed_does_not_wait_for_the_others(
   monkeypatch.setattr(ocp.multihost, 'get_barrier_sync_fn', lambda **_: barrier)
   monkeypatch.setattr(checkpoints, 'write_manifest', fail)
   with opened(workdir, keep=1) as saver:
-    saver.save(10, state, RECORD, loss=None)
+    saver.save(10, state, RECORD)
     with pytest.raises(CheckpointError, match='No space left on device'):
       saver.wait()
     assert saver.newest == 'step 8'  # The old one stays.

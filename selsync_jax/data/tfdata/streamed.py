@@ -76,7 +76,8 @@ class Shards(NamedTuple):
     """Returns the batches of one worker at some steps of one epoch."""
     partition, order, _, batch_size, seed = assignment
     assert isinstance(order, Shuffled)
-    size = order.block_size or 1
+    assert order.block_size
+    size = order.block_size
     slots = assignment.slots([worker], np.arange(start, stop), IndexShuffle())
     index = slots.index[slots.mask]  # In the order in which they are read.
     reached = progress(partition, batch_size, np.array(worker), np.array(start))

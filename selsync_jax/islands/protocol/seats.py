@@ -135,7 +135,9 @@ def check_run(join: Join, others: Mapping[str, Join]) -> None:
 
 def _shown(value: str | None) -> str:
   """Returns what an island says of its program, fit for a line."""
-  return 'missing' if value is None else ascii(value)[1:-1][:100]
+  if value is None:
+    return 'missing'
+  return ascii(value)[1:-1][:100] or 'empty'
 
 
 def in_order(seats: Iterable[Seat], slots: Sequence[str]) -> list[Seat]:

