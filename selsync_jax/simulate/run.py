@@ -19,7 +19,7 @@ from selsync_jax.simulate.ledgers import AsynchronousLedger
 from selsync_jax.simulate.numerics import Numerics
 from selsync_jax.simulate.simulation import Simulation, Use
 from selsync_jax.sync.traffic import nbytes
-from selsync_jax.training import setup, start
+from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.hooks import Hooks
 from selsync_jax.training.participants import Participants
@@ -77,16 +77,11 @@ def refuse(settings: Settings) -> None:
       f'config.mesh={config.mesh.to_dict()}: each worker of a simulation has '
       'one device'
     )
-  if config.pace != 'lockstep':
-    raise ConfigError(
-      f'config.pace={config.pace}: is for islands; in a simulation, the method '
-      'a_edit does not wait for a slow worker'
-    )
   cluster = _cluster(config)
   if settings.method is not None:
-    setup.draft(settings)
+    Participants(Vmap(config.workers)).check(settings)
     return
-  usual = ('on_nonfinite', 'stop'), ('ema_decay', None)
+  usual = ('on_nonfinite', 'stop'), ('ema_decay', None), ('pace', 'lockstep')
   for field, only in usual:
     if config[field] != only:
       raise ConfigError(
