@@ -103,7 +103,7 @@ def test_train_finds_slurm_without_a_flag(tmp_path):
   command = live_runs.command('selsync', 1, tmp_path, '--config.workers=3')
   ends = [live_runs.outcome(child) for child in start_in_slurm(command)]
   assert any(
-    lines[-1].startswith('train.py: config.workers=3: must be a multiple')
+    lines[-1].startswith('train.py: config.workers=3: 2 processes cannot even')
     for _, lines in ends
   )
 

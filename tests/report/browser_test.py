@@ -35,7 +35,9 @@ FLAGS = (
 FRAME = """<!doctype html><body>
 <script>onmessage = (told) => document.body.textContent = told.data</script>
 <iframe src="probed.html" width="{width}" height="800"></iframe></body>"""
-PROBE = """<script>drawn.then(async () => {
+# A page without figures draws nothing.
+PROBE = """<script>Promise.resolve(typeof drawn === 'undefined' || drawn)
+.then(async () => {
   const fetched = performance.getEntriesByType('resource').map((e) => e.name);
   parent.postMessage(JSON.stringify({fetched, seen: PROBES}), '*');
 })</script></body>"""

@@ -28,19 +28,19 @@ from tests.support.session import make_once
 
 
 def config(source=None, mapper='vmap', workers=2, fsdp=1, **fields):
-  return short_runs.config(
-    'diloco',  # Its averager keeps a copy of the start.
-    steps=4,
-    init_from=source,
-    mapper=mapper,
-    workers=workers,
-    mesh__fsdp=fsdp,
-    model__name='normalized',
-    model__num_filters=64,
-    schedule__warmup_epochs=0.0,
-    checkpoint__every=2,
-    **fields,
-  )
+  own = {
+    'steps': 4,
+    'init_from': source,
+    'mapper': mapper,
+    'workers': workers,
+    'mesh__fsdp': fsdp,
+    'model__name': 'normalized',
+    'model__num_filters': 64,
+    'schedule__warmup_epochs': 0.0,
+    'checkpoint__every': 2,
+  }
+  # Its averager keeps a copy of the start.
+  return short_runs.config('diloco', **own | fields)
 
 
 @pytest.fixture(scope='module')

@@ -246,7 +246,7 @@ def test_bfloat16_survives_but_in_npz_where_it_is_float32(tmp_path):
 
 @pytest.mark.slow
 def test_recomputed_statistics_leave_as_they_were_evaluated(tmp_path):
-  summary = train(tmp_path, model_state='recompute')
+  summary = train(tmp_path, sync__model_state='recompute')
   _, scores = evaluation.evaluate(tmp_path, 'last', 'test')
   assert scores['test_loss'] == pytest.approx(summary['test_loss'], rel=1e-5)
   with pytest.raises(ConfigError, match='lacks the recomputed batch statis'):
