@@ -38,8 +38,8 @@ FLOWS = 4
 ACCUSING = 0.5
 """Seconds after which a wrong message is reported again.
 
-The coordinator hears nothing of an island that it does not know at the place
-yet.
+The coordinator ignores a report about an island until it hears that this island
+has arrived.
 """
 
 

@@ -190,7 +190,7 @@ def _parameters(tree: Any) -> Any:
 
 
 def _finite(tree: Any, other: Any) -> Any:
-  """Replaces arrays of `other` that are not finite by those of `tree`."""
+  """Replaces nonfinite arrays of `other` by the arrays of `tree`."""
 
   def choose(x, y):
     return jnp.where(jnp.isfinite(y).all(), y, x) if flat.is_float(y) else y

@@ -46,7 +46,7 @@ _LSSRS = (OWN, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
 Recipe = tuple[str, Mapping[str, Any]]
-"""A method, and fields that differ from those of its config."""
+"""A method, and the fields in which it differs from its config."""
 
 Load = Callable[[str, Mapping[str, Any]], Settings]
 """`load(method, fields)`: the checked settings of a method, with some fields

@@ -198,7 +198,7 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
   kinds = [event.kind for event in journal.read(log)]
   assert kinds[:5] == ['joined'] * 2 + ['ended', 'returned', 'admitted']
   row = live_runs.rows(tmp_path / 'island0')[-1]
-  assert row['samples'] < 2 * 32 * row['step']  # Not those of one away.
+  assert row['samples'] < 2 * 32 * row['step']  # None of an absent island.
   compiles = ['Finished XLA compilation' in text for text in before]
   assert any(compiles) and not any('XLA compilation' in text for text in last)
   assert min(_repeat(tmp_path, f'--config={PACED}')) > 5

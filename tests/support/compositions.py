@@ -114,7 +114,7 @@ _TRIGGERS = {
     'lssr': 0.7,
   },
 }
-_MEANS = {  # Of all parameters over all workers, as averaged moments need.
+_MEANS = {  # Over all workers, of all parameters: averaged moments need it.
   'mean': {'name': 'mean'},
   'subset_mean': {'name': 'subset_mean', 'fraction': 0.5},
   'outer': _OUTER,

@@ -11,7 +11,7 @@ from selsync_jax.training.train import train_and_evaluate
 
 
 def participants(peers, workdir, devices=ONE):
-  """Who takes part in a run, for one of its islands."""
+  """The participants of a run, seen from one of its islands."""
   mapper = IslandMapper(len(peers.slots), peers, devices)
   return IslandParticipants(mapper, Rounds(workdir))
 

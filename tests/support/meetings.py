@@ -16,7 +16,7 @@ def met(names, islands=None, *, timeout=20.0, welcomes=True, **served):
 
   Args:
     names: names of the islands.
-    islands: N, the number of islands; `None` is that of the names.
+    islands: N, the number of islands; `None`: as many as names.
     timeout: timeout of each island.
     welcomes: whether each island admits islands while it runs.
     **served: see `CoordinatorServer`.

@@ -95,7 +95,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
-  """What an island serves at a place: an array's type and shape."""
+  """The type and shape of an array that an island serves at a place."""
 
   dtype: str
   shape: tuple[int, ...]

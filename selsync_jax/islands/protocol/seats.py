@@ -137,7 +137,7 @@ def _shown(value: str | None) -> str:
   """Returns what an island says of its program, fit for a line."""
   if value is None:
     return 'missing'
-  return ascii(value)[1:-1][:100] or 'empty'
+  return ''.join(filter(str.isprintable, value))[:100] or 'empty'
 
 
 def in_order(seats: Iterable[Seat], slots: Sequence[str]) -> list[Seat]:

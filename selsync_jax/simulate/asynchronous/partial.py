@@ -176,15 +176,15 @@ def eager(
 def rna(sim: Simulation, *, probes: Count = 2) -> Models:
   """Applies a partial all-reduce that the first of a few random workers begins.
 
-  This is RNA, randomized non-blocking all-reduce. In each round a
-  controller probes a few random workers, and the first of them that is ready
-  starts an all-reduce of all workers. Ready workers contribute the gradients
-  that they have accumulated, the others nothing. The mean is over contributors,
-  and the learning rate is scaled by their share. The abstract leaves two
-  details open. Here accumulated gradients are added without weights, as in
-  eager-SGD. A worker that joins after its round has begun continues to compute,
-  and applies the results of all rounds that it missed, so the models stay
-  equal. The hierarchical mode, with groups of equal speed, is left out.
+  This is RNA, randomized non-blocking all-reduce. In each round a controller
+  probes a few random workers, and the first of them that is ready starts an
+  all-reduce of all workers. Ready workers contribute the gradients that they
+  have accumulated, the others nothing. The mean is over contributors, and the
+  learning rate is scaled by their share. The abstract leaves two details open.
+  Here accumulated gradients are added without weights, as in eager-SGD. A
+  worker that joins after its round has begun continues to compute, and applies
+  the results of all rounds that it missed, so the models stay equal. The
+  hierarchical mode, with groups of equal speed, is left out.
 
   Args:
     probes: q, the number of workers that the controller probes in each round;
