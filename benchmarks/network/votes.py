@@ -52,8 +52,8 @@ class Islands:
   """
 
   def __init__(self, invitation: Any, islands: int):
-    from selsync_jax.islands.protocol import messages
-    from selsync_jax.islands.protocol.member import Member
+    from selsync_jax.cluster.protocol import messages
+    from selsync_jax.cluster.protocol.member import Member
 
     self._invitation, self._messages = invitation, messages
     self._members = [
@@ -66,10 +66,11 @@ class Islands:
 
   async def join(self) -> None:
     """Connects all islands, and waits until they form a generation."""
-    from selsync_jax.islands import connection
+    from selsync_jax.cluster import connection
+    from selsync_jax.islands import credentials
 
     host, _, port = self._invitation.address.rpartition(':')
-    context = connection.client_context()
+    context = credentials.client_context()
     few = asyncio.Semaphore(50)
 
     async def connect(i):
@@ -92,7 +93,7 @@ class Islands:
       [*member.enter()]
 
   def _opened(self, i, frames):
-    from selsync_jax.islands import connection
+    from selsync_jax.cluster import connection
 
     self._frames[i] = frames
     hello = self._messages.Hello(self._invitation.token)
@@ -101,7 +102,7 @@ class Islands:
     self._flush(i)
 
   def _flush(self, i):
-    from selsync_jax.islands import connection
+    from selsync_jax.cluster import connection
 
     outgoing = self._members[i].outgoing
     while outgoing:
@@ -141,8 +142,8 @@ class Islands:
 
 def measure(islands: int, votes: int, quiet: float) -> dict[str, float]:
   """The cost of a vote of that many islands."""
+  from selsync_jax.cluster.protocol import messages
   from selsync_jax.islands.credentials import Invitation
-  from selsync_jax.islands.protocol import messages
 
   _allow(islands)
   spawn = multiprocessing.get_context('spawn')

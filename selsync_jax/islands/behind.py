@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from selsync_jax.cluster.protocol.member import Regrouped
 from selsync_jax.data.pace import Watch
 from selsync_jax.islands.peers import Late, Peers
 from selsync_jax.islands.program import complete, cut, Form, PLAIN
-from selsync_jax.islands.protocol.member import Regrouped
 from selsync_jax.sync.delay import Delayed
 
 

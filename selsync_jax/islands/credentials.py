@@ -1,4 +1,4 @@
-"""The secrets of a run, and the invitation by which an island gets them."""
+"""The secrets of a run, the invitation to get them, and TLS with them."""
 
 import contextlib
 import dataclasses
@@ -8,9 +8,13 @@ import json
 import os
 import pathlib
 import secrets
+import socket
 import ssl
-from typing import NamedTuple
+import time
+from typing import Any, NamedTuple
 
+from selsync_jax.cluster.connection import dial, frame
+from selsync_jax.cluster.protocol import messages
 from selsync_jax.config import ConfigError, RunError
 
 try:
@@ -145,3 +149,97 @@ def fingerprint(certificate: bytes) -> str:
   """Returns the SHA-256 of a certificate in PEM, in hexadecimal."""
   found = ssl.PEM_cert_to_DER_cert(certificate.decode())
   return hashlib.sha256(found).hexdigest()
+
+
+def server_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+  """Returns the TLS context of a server with this certificate and key.
+
+  Python loads a certificate and a key from files only. They are pipes here, so
+  nothing is written to a disk.
+
+  Raises:
+    OSError: if the arguments are not a valid certificate and its key.
+  """
+  context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+  ends = []
+  for content in (certificate, key):
+    source, sink = os.pipe()
+    os.write(sink, content)
+    os.close(sink)
+    ends.append(source)
+  try:
+    context.load_cert_chain(*(f'/dev/fd/{source}' for source in ends))
+  finally:
+    for source in ends:
+      os.close(source)
+  return context
+
+
+def client_context() -> ssl.SSLContext:
+  """Returns the TLS context of a client that compares fingerprints itself."""
+  context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+  context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+  return context
+
+
+def check_certificate(invitation: Invitation, found: bytes | None) -> None:
+  """Raises `RunError` unless it is the coordinator's certificate, in DER."""
+  if hashlib.sha256(found or b'').hexdigest() != invitation.fingerprint:
+    raise RunError(
+      f'the coordinator {invitation.address} has another certificate '
+      'than the invitation says'
+    )
+
+
+def ask(
+  invitation: Invitation, what: str, timeout: float
+) -> tuple[bytes, str, bytes]:
+  """Asks the coordinator for the key or the status, perhaps before it serves.
+
+  Args:
+    invitation: the coordinator's invitation.
+    what: see `messages.Ask`.
+    timeout: seconds until it must answer.
+
+  Returns:
+    The answer, the address of this host there, and the certificate in PEM.
+
+  Raises:
+    RunError: if the coordinator is unreachable or has another certificate.
+  """
+  deadline, where = time.monotonic() + timeout, invitation.address
+  fate = 'cannot be reached'
+  while True:
+    try:
+      left = max(0.1, deadline - time.monotonic())
+      with dial(where, left) as plain:
+        fate = f'has not answered for {timeout:g} s'
+        return _ask(invitation, what, plain)
+    except OSError as error:
+      if time.monotonic() >= deadline:
+        raise RunError(f'the coordinator {where} {fate}') from error
+      time.sleep(0.2)
+
+
+def _ask(
+  invitation: Invitation, what: Any, plain: socket.socket
+) -> tuple[bytes, str, bytes]:
+  with client_context().wrap_socket(plain) as link:
+    found = link.getpeercert(binary_form=True) or b''
+    check_certificate(invitation, found)
+    link.sendall(
+      frame(messages.Hello(invitation.token)) + frame(messages.Ask(what))
+    )
+    with link.makefile('rb') as file:
+      size = int.from_bytes(file.read(4))
+      content = file.read(size)
+    if not size or len(content) < size:
+      raise ConnectionError('it closed the connection')
+    answer = messages.from_coordinator(content)
+    if not isinstance(answer, messages.Told):
+      raise RunError(
+        f'the coordinator {invitation.address} rejects the token of the '
+        'invitation'
+      )
+    certificate = ssl.DER_cert_to_PEM_cert(found).encode()
+    return answer.content, link.getsockname()[0], certificate

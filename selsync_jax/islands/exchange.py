@@ -13,6 +13,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.member import ApartError, Flow
+from selsync_jax.cluster.protocol.messages import Key, Kind, Membership, Place
 from selsync_jax.config import RunError, Stopped
 from selsync_jax.islands.credentials import Credentials
 from selsync_jax.islands.flight import (
@@ -28,9 +31,6 @@ from selsync_jax.islands.link import Link
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.peers import About, Peers, View
 from selsync_jax.islands.program import complete
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.member import ApartError, Flow
-from selsync_jax.islands.protocol.messages import Key, Kind, Membership, Place
 
 FLOWS = 4
 """Messages that an island fetches at a time."""

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.messages import Key
 from selsync_jax.config import BusyError, ConfigError
 from selsync_jax.islands.credentials import Credentials, NAME
 from selsync_jax.islands.meter import Meter
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.messages import Key
 
 # It would print a line about each stranger, and many would fill a disk.
 os.environ.setdefault('GRPC_VERBOSITY', 'NONE')

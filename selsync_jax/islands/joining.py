@@ -11,15 +11,14 @@ import hashlib
 import math
 from typing import Any
 
+from selsync_jax.cluster.protocol import messages
 from selsync_jax.config import ConfigError
-from selsync_jax.islands.connection import ask
-from selsync_jax.islands.credentials import Credentials, Invitation
+from selsync_jax.islands.credentials import ask, Credentials, Invitation
 from selsync_jax.islands.exchange import FlightPeers
 from selsync_jax.islands.flight import Outbox, PATIENCE, PIECE
 from selsync_jax.islands.link import Link
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.peers import Peers
-from selsync_jax.islands.protocol import messages
 
 LONG = 80
 """The most characters of a value by which programs are compared."""

@@ -17,11 +17,11 @@ import numpy as np
 
 from selsync_jax.cluster import processes
 from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.protocol.member import Regrouped
 from selsync_jax.config import ConfigError, LostError, RunError, Stopped
-from selsync_jax.islands import connection, joining
-from selsync_jax.islands.credentials import Invitation
+from selsync_jax.islands import joining
+from selsync_jax.islands.credentials import ask, Invitation
 from selsync_jax.islands.peers import Peers, View
-from selsync_jax.islands.protocol.member import Regrouped
 
 
 def _of_first(name: str) -> Any:
@@ -174,4 +174,4 @@ def join(
 
 def _await(invitation: Invitation, timeout: float) -> None:
   """Waits until the coordinator serves."""
-  connection.ask(invitation, 'status', timeout)
+  ask(invitation, 'status', timeout)

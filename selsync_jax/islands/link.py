@@ -6,20 +6,16 @@ import threading
 from typing import Any, TypeVar
 
 from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.connection import CLOSING, dial, frame, Frames, Loop
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.member import Flow, Member
 from selsync_jax.config import RunError
-from selsync_jax.islands.connection import (
+from selsync_jax.islands.credentials import (
   check_certificate,
   client_context,
-  CLOSING,
-  dial,
-  frame,
-  Frames,
-  Loop,
+  Invitation,
 )
-from selsync_jax.islands.credentials import Invitation
 from selsync_jax.islands.meter import Meter
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.member import Flow, Member
 
 PAUSE = 0.2
 """Seconds from one attempt to reach the coordinator to the next."""
@@ -158,7 +154,7 @@ class Link:
 
   def _connect(self) -> None:
     try:
-      plain = dial(self._invitation, self._timeout)
+      plain = dial(self._invitation.address, self._timeout)
     except OSError:
       self._loop.call(self._lost)
     else:

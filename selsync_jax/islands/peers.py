@@ -12,8 +12,8 @@ import numpy as np
 
 from selsync_jax.cluster import signals
 from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.protocol.messages import FOLDS
 from selsync_jax.config import Stopped
-from selsync_jax.islands.protocol.messages import FOLDS
 
 SMALL = 1 << 12
 """The largest array, in bytes, that every island sends whole to all others.

@@ -34,11 +34,11 @@ import jax
 import numpy as np
 
 from selsync_jax import traced
+from selsync_jax.cluster.protocol.member import Regrouped
+from selsync_jax.cluster.protocol.messages import FOLDS
 from selsync_jax.devices import arrays
 from selsync_jax.devices.slices import ONE, Slices
 from selsync_jax.islands.peers import About, folded, is_small, Peers
-from selsync_jax.islands.protocol.member import Regrouped
-from selsync_jax.islands.protocol.messages import FOLDS
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.delay import TRAVEL
 

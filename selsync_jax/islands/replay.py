@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from selsync_jax.cluster.protocol.seats import FREE
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
@@ -29,7 +30,6 @@ from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.peers import Late, Peers
 from selsync_jax.islands.program import cut
-from selsync_jax.islands.protocol.seats import FREE
 from selsync_jax.islands.rounds import Beginning, Round
 from selsync_jax.runs import files, fingerprint, provenance, records
 from selsync_jax.sync.budget import with_travel

@@ -13,24 +13,24 @@ import secrets
 import socket
 from typing import Any
 
-from selsync_jax.islands.connection import (
+from selsync_jax.cluster.connection import (
   FIRST,
   frame,
   Frames,
   GREETING,
   LIMIT,
   Loop,
-  server_context,
 )
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.coordinator import Coordinator
 from selsync_jax.islands.credentials import (
   create_credentials,
   Credentials,
   fingerprint,
   Invitation,
+  server_context,
 )
 from selsync_jax.islands.journal import Journal
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.coordinator import Coordinator
 from selsync_jax.islands.status import status
 
 TICK = 0.1

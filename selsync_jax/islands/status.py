@@ -5,7 +5,7 @@ import json
 import time
 from typing import Any
 
-from selsync_jax.islands import connection
+from selsync_jax.islands import credentials
 from selsync_jax.islands.credentials import Invitation
 from selsync_jax.islands.journal import Totals
 
@@ -67,5 +67,5 @@ def ask(invitation: Invitation, timeout: float) -> dict[str, Any]:
   Raises:
     RunError: if it cannot be reached, or rejects the token.
   """
-  content, _, _ = connection.ask(invitation, 'status', timeout)
+  content, _, _ = credentials.ask(invitation, 'status', timeout)
   return json.loads(content)

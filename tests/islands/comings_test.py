@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
+from selsync_jax.cluster.protocol import run
 from selsync_jax.config import LostError, RunError, Stopped
 from selsync_jax.islands import joining, server
 from selsync_jax.islands.program import complete
-from selsync_jax.islands.protocol import run
 from tests.support.meetings import admit, enter, met, until
 
 

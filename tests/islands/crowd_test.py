@@ -7,8 +7,8 @@ import socket
 import numpy as np
 from pyarrow import flight as arrow
 
-from selsync_jax.islands import connection
-from selsync_jax.islands.protocol import messages
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.islands import credentials
 from tests.support.meetings import met, said_by_hand
 
 CROWD = 10  # Connections of each kind to each port, which stay open.
@@ -22,7 +22,7 @@ GARBAGE = {
 
 def crowd(port, point, opened):
   """Connects repeatedly, and sends messages that no island sends."""
-  address, context = ('localhost', port), connection.client_context()
+  address, context = ('localhost', port), credentials.client_context()
   context.set_alpn_protocols(['h2'])
   for _ in range(CROWD):
     for garbage in GARBAGE.values():

@@ -14,14 +14,14 @@ from pyarrow import flight as arrow
 import pytest
 
 import selsync_jax as ss
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.member import Member, Regrouped
 from selsync_jax.config import RunError
 from selsync_jax.islands import exchange, flight
 from selsync_jax.islands.credentials import create_credentials
 from selsync_jax.islands.flight import Outbox
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.program import complete, cut
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.member import Member, Regrouped
 from tests.support import live_runs
 from tests.support.meetings import met
 

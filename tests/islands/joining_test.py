@@ -12,15 +12,15 @@ import time
 import numpy as np
 import pytest
 
+from selsync_jax.cluster import connection
+from selsync_jax.cluster.protocol import coordinator, member, messages
 from selsync_jax.config import BusyError, ConfigError, RunError
 from selsync_jax.islands import (
-  connection,
   credentials,
   joining,
   link,
   server,
 )
-from selsync_jax.islands.protocol import coordinator, member, messages
 from tests.support.meetings import (
   admit,
   came,

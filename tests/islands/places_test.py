@@ -16,12 +16,12 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax import user_errors
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.member import ApartError, Member
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.islands import exchange, joining, server
 from selsync_jax.islands.flight import Outbox
 from selsync_jax.islands.program import complete
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.member import ApartError, Member
 from tests.support.meetings import met
 
 LARGE = np.zeros(2000, np.float32)
@@ -217,7 +217,7 @@ def test_the_timeout_of_one_counts_for_that_one(said, pool):
 def test_it_is_said_for_whom_an_island_waits_where_and_since_when(
   join, pool, monkeypatch
 ):
-  from selsync_jax.islands.protocol import run
+  from selsync_jax.cluster.protocol import run
 
   monkeypatch.setattr(run, 'WAITING', 0.0)
   with server.CoordinatorServer(2) as point:

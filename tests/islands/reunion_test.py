@@ -10,11 +10,11 @@ import time
 import numpy as np
 import pytest
 
+from selsync_jax.cluster.protocol import messages, rendezvous, seats
 from selsync_jax.config import LostError, RunError, Stopped
 from selsync_jax.islands import joining, link, server
 from selsync_jax.islands.credentials import create_credentials
 from selsync_jax.islands.program import complete
-from selsync_jax.islands.protocol import messages, rendezvous, seats
 from tests.support.meetings import admit, came, enter, until
 
 

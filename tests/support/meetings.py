@@ -5,9 +5,10 @@ import contextlib
 
 import numpy as np
 
-from selsync_jax.islands import connection, joining, server
+from selsync_jax.cluster import connection
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.islands import credentials, joining, server
 from selsync_jax.islands.program import complete
-from selsync_jax.islands.protocol import messages
 
 
 @contextlib.contextmanager
@@ -75,8 +76,8 @@ def admit(islands, pool):
 @contextlib.contextmanager
 def said_by_hand(point, *said, token=None):
   """Sends messages on a new connection; returns how to hear the answers."""
-  context = connection.client_context()
-  plain = connection.dial(point.invitation, 20.0)
+  context = credentials.client_context()
+  plain = connection.dial(point.invitation.address, 20.0)
   with context.wrap_socket(plain) as link, link.makefile('rb') as file:
     for message in (messages.Hello(token or point.invitation.token), *said):
       link.sendall(connection.frame(message))

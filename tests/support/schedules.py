@@ -14,15 +14,15 @@ import zlib
 
 import numpy as np
 
-from selsync_jax.config import RunError, Stopped
-from selsync_jax.data.leases import Leases
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.coordinator import Coordinator
-from selsync_jax.islands.protocol.member import (
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.coordinator import Coordinator
+from selsync_jax.cluster.protocol.member import (
   FinishedError,
   Member,
   Regrouped,
 )
+from selsync_jax.config import RunError, Stopped
+from selsync_jax.data.leases import Leases
 
 TICK = 0.2
 TIMEOUT = 3.0

@@ -4,10 +4,10 @@ import collections
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.rendezvous import Rendezvous
-from selsync_jax.islands.protocol.run import Run
-from selsync_jax.islands.protocol.seats import (
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.rendezvous import Rendezvous
+from selsync_jax.cluster.protocol.run import Run
+from selsync_jax.cluster.protocol.seats import (
   check_run,
   FREE,
   Refusal,

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.coordinator import Coordinator
+from selsync_jax.cluster.protocol.member import Member, Regrouped
 from selsync_jax.config import LostError, RunError
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.coordinator import Coordinator
-from selsync_jax.islands.protocol.member import Member, Regrouped
 
 
 class Islands:
@@ -266,7 +266,7 @@ def test_memory_stays_flat_over_votes_and_joins(votes, joins):
 
   def held():
     """The bytes that the protocol holds; other threads may allocate, too."""
-    own = tracemalloc.Filter(True, '*/islands/protocol/*')
+    own = tracemalloc.Filter(True, '*/cluster/protocol/*')
     found = tracemalloc.take_snapshot().filter_traces([own])
     return sum(trace.size for trace in found.traces)
 

@@ -4,9 +4,9 @@ import collections
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.messages import Key, Place
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands.protocol import messages
-from selsync_jax.islands.protocol.messages import Key, Place
 
 Result = TypeVar('Result')
 Flow = Generator[None, None, Result]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, RuleBasedStateMachine
 import pytest
 
-from selsync_jax.islands.protocol import member, messages, run
+from selsync_jax.cluster.protocol import member, messages, run
 from tests.support import schedules
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from selsync_jax.islands.protocol.messages import Join, Known, Membership
-from selsync_jax.islands.protocol.seats import (
+from selsync_jax.cluster.protocol.messages import Join, Known, Membership
+from selsync_jax.cluster.protocol.seats import (
   check_run,
   FREE,
   Refusal,

@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from selsync_jax.islands.protocol.messages import Alive, changed, Join, Place
+from selsync_jax.cluster.protocol.messages import Alive, changed, Join, Place
 
 FREE = ''
 """The name in a slot whose island has not joined yet."""

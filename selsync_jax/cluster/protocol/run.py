@@ -7,10 +7,10 @@ from typing import Any
 
 from selsync_jax.cluster.agreement import Tally
 from selsync_jax.cluster.channel import FAILED, GONE, LEFT
-from selsync_jax.islands.protocol import accusations, messages
-from selsync_jax.islands.protocol.arrivals import Arrivals
-from selsync_jax.islands.protocol.messages import Arrived, Key, Known
-from selsync_jax.islands.protocol.seats import (
+from selsync_jax.cluster.protocol import accusations, messages
+from selsync_jax.cluster.protocol.arrivals import Arrivals
+from selsync_jax.cluster.protocol.messages import Arrived, Key, Known
+from selsync_jax.cluster.protocol.seats import (
   FREE,
   in_order,
   Seat,

@@ -1,7 +1,7 @@
 """A place at which islands of a generation arrive."""
 
-from selsync_jax.islands.protocol.messages import Arrived, Place
-from selsync_jax.islands.protocol.seats import Seat
+from selsync_jax.cluster.protocol.messages import Arrived, Place
+from selsync_jax.cluster.protocol.seats import Seat
 
 
 class Arrivals:
