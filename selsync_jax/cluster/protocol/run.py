@@ -5,7 +5,6 @@ import heapq
 import itertools
 from typing import Any
 
-from selsync_jax.cluster.agreement import Tally
 from selsync_jax.cluster.channel import FAILED, GONE, LEFT
 from selsync_jax.cluster.protocol import accusations, messages
 from selsync_jax.cluster.protocol.arrivals import Arrivals
@@ -91,7 +90,8 @@ class Run:
     self.coming: list[Seat] = []
     self._asking: set[Seat] = set()  # Islands that ask to stop.
     self._parting: set[Seat] = set()  # Asking islands that are released.
-    self._tally: Tally | None = None  # Exists once all are about to stop.
+    # Steps that islands have reached, by name, once all are about to stop.
+    self._reached: dict[str, int] | None = None
     self.is_over = self.has_finished = False
     self.number = self._admissions = 0
     self._admits = False
@@ -216,8 +216,9 @@ class Run:
       case messages.Stop():
         self._asked(seat, now)
       case messages.Reached(step):
-        if self._tally:
-          self._tally.collect(seat.name, step)
+        if self._reached is not None:
+          self._reached[seat.name] = step
+          self._settle_last()
       case messages.Failed(why):
         self._end({seat: f'{FAILED}: {why}' if why else FAILED})
 
@@ -304,7 +305,7 @@ class Run:
       wait = self._prepared or self._parting.intersection(self.members)
       leaves = place.kind == 'leave'
       admits = bool(wait) and not (
-        self._tally or self._admits or place.channel or leaves
+        self._stops or self._admits or place.channel or leaves
       )
       self._admits |= admits
       body = messages.fold(place, bodies)
@@ -326,7 +327,7 @@ class Run:
     if gone and not self._may_leave:
       self._ask_all_to_stop()
     new = self._prepared
-    if self._tally:
+    if self._stops:
       new, gone = [], set()
     self.coming = [each for each in self.coming if each not in new]
     self._say(gone, messages.Ended('', 'left'))
@@ -404,7 +405,7 @@ class Run:
 
   def _part(self, seat: Seat, now: float) -> None:
     """Ends an island that was released, if it is still a member."""
-    if seat not in self.members or self._tally or self.is_over:
+    if seat not in self.members or self._stops or self.is_over:
       return
     if self._may_leave:
       self._end({seat: LEFT}, 'left')
@@ -415,23 +416,31 @@ class Run:
     """Asks stopping islands again for their steps."""
     last = [known.last for known in each if known.last is not None]
     if last:
-      self._tally = Tally((), self._tell)
-      self._tally.collect('', last[0] - 1)
+      self._reached = {seat.name: last[0] - 1 for seat in self.members}
+      self._settle_last()
     elif any(known.reached is not None for known in each):
       self._ask_all_to_stop()
 
   def _ask_all_to_stop(self) -> None:
     """Asks all islands to stop, unless they were asked already."""
-    if not (self._tally or self.is_over):
-      names = [seat.name for seat in self.members]
-      self._tally = Tally(names, self._tell)
-      self._tally.ask()
+    if not (self._stops or self.is_over):
+      self._reached = {}
+      self._say(self.members, messages.Stop())
 
-  def _tell(self, said: Mapping[str, Any]) -> None:
-    stop = messages.Stop()
-    self._say(
-      self.members, messages.Last(said['last']) if 'last' in said else stop
-    )
+  @property
+  def _stops(self) -> bool:
+    """Whether all islands are about to stop."""
+    return self._reached is not None
+
+  def _settle_last(self) -> None:
+    """Tells the last step, once every member has reported its step.
+
+    While islands agree, none continues beyond its current step. So each of them
+    will pass the step after the last that any has reached.
+    """
+    reached = self._reached
+    if reached is not None and all(s.name in reached for s in self.members):
+      self._say(self.members, messages.Last(max(reached.values()) + 1))
 
   def _end(
     self, fates: Mapping[Seat, str], kind: Any = 'error', line: str = ''
@@ -460,8 +469,8 @@ class Run:
       self._begin(rest)
     for seat in gone:
       self._note('left' if kind == 'left' else 'ended', seat, fates[seat])
-      if self._tally and not self.is_over:
-        self._tally.collect(seat.name)
+    if not self.is_over:
+      self._settle_last()
 
   def _drop(self, seat: Seat, fate: str, kind: Any) -> None:
     """Stops expecting an island that prepares."""
