@@ -93,20 +93,16 @@ class Islands:
       [*member.enter()]
 
   def _opened(self, i, frames):
-    from selsync_jax.cluster import connection
-
     self._frames[i] = frames
     hello = self._messages.Hello(self._invitation.token)
-    frames.send(connection.frame(hello))
+    frames.send(self._messages.encode(hello))
     self._members[i].opened()
     self._flush(i)
 
   def _flush(self, i):
-    from selsync_jax.cluster import connection
-
     outgoing = self._members[i].outgoing
     while outgoing:
-      self._frames[i].send(connection.frame(outgoing.popleft()))
+      self._frames[i].send(self._messages.encode(outgoing.popleft()))
 
   def _hear(self, i, content):
     message = self._messages.from_coordinator(content)

@@ -1,11 +1,16 @@
 """Framed messages over TCP, on event loops in separate threads.
 
-A frame is a message, preceded by its length in four bytes.
+A frame is a message, preceded by its length in four bytes. Anybody may connect
+to a port, so each end must prove that it knows the token of the run. Islands
+use TLS (islands/credentials.py); the processes of one JAX world sign their
+messages.
 """
 
 import asyncio
 from collections.abc import Callable
 import contextlib
+import hmac
+import secrets
 import socket
 import threading
 import time
@@ -24,6 +29,17 @@ CLOSING = 0.05
 
 FIRST = 1 << 10
 """The most bytes of the frame with the token."""
+
+SIGNED = 1 << 18
+"""The most bytes of a signed frame."""
+
+TOKEN = 'SELSYNC_CLUSTER_TOKEN'
+"""The environment variable that holds the token of a JAX world."""
+
+# A random number follows; 2 is the protocol's version.
+_HELLO = b'selsync 2 '
+_NUMBER = 16  # Bytes of the random number; a line has them in hexadecimal.
+_DIGEST = 32  # Bytes of a signature.
 
 
 class Loop:
@@ -81,6 +97,9 @@ class Frames(asyncio.Protocol):
     hear: called with this and each frame.
     lost: called with this when the connection is lost.
     limit: the most bytes of a frame.
+
+  Attributes:
+    stranger: why the other end does not belong to the run; empty if it may.
   """
 
   transport: asyncio.Transport
@@ -94,6 +113,7 @@ class Frames(asyncio.Protocol):
   ):
     self._opened, self._hear, self._lost = opened, hear, lost
     self._buffer, self.limit = bytearray(), limit
+    self.stranger = ''
 
   def connection_made(self, transport: Any) -> None:
     """Notes that the connection is made, TLS included."""
@@ -112,19 +132,122 @@ class Frames(asyncio.Protocol):
         return
       content = bytes(self._buffer[4 : 4 + size])
       del self._buffer[: 4 + size]
-      self._hear(self, content)
+      self._take(content)
+
+  def _take(self, content: bytes) -> None:
+    self._hear(self, content)
 
   def connection_lost(self, exc: Exception | None) -> None:
     """Notes that the connection has ended."""
     self._lost(self)
 
-  def send(self, frame: bytes) -> None:
-    """Sends a frame; cuts off a peer that reads too little."""
+  def send(self, *contents: bytes) -> None:
+    """Sends encoded messages; cuts off a peer that reads too little."""
     if self.transport.is_closing():
       return
-    self.transport.write(frame)
+    self.transport.write(b''.join(map(self._frame, contents)))
     if self.transport.get_write_buffer_size() > LIMIT:
       self.transport.abort()
+
+  def _frame(self, content: bytes) -> bytes:
+    return frame(content)
+
+
+class SignedFrames(Frames):
+  """One end of a connection without TLS, whose ends share a token.
+
+  Both ends first send a random number; a key for each direction is then derived
+  from both numbers and the token. A frame begins with the HMAC of the message
+  and its index, so that nothing can be forged, repeated or sent back. A message
+  with a wrong signature is rejected before it is parsed. Messages are not
+  secret.
+
+  Args:
+    opened: called with this when this end may send: the end that listens may do
+      so after the first message.
+    hear: see `Frames`.
+    lost: see `Frames`.
+    token: secret of the run.
+    listens: whether this end has accepted the connection.
+  """
+
+  def __init__(
+    self,
+    opened: Callable[[Frames], None],
+    hear: Callable[[Frames, bytes], None],
+    lost: Callable[[Frames], None],
+    token: str,
+    *,
+    listens: bool,
+  ):
+    super().__init__(opened, hear, lost, SIGNED)
+    self._token, self._listens = token.encode(), listens
+    self._number = secrets.token_hex(_NUMBER).encode()
+    self._keys: list[bytes] = []  # This end's key, and the other end's.
+    self._sent = self._received = 0
+
+  def connection_made(self, transport: Any) -> None:
+    """Sends this end's random number."""
+    self.transport = transport
+    transport.write(_HELLO + self._number + b'\n')
+    if self._listens:
+      self._opened(self)
+
+  def data_received(self, data: bytes) -> None:
+    """Hears the other end's random number, and then each complete frame."""
+    if not self._keys:
+      self._buffer += data
+      data = b''
+      if not self._meet():
+        return
+    super().data_received(data)
+
+  def _meet(self) -> bool:
+    """Returns whether the other end's random number has arrived."""
+    hello, end = bytes(self._buffer[: len(_HELLO)]), len(_HELLO) + 2 * _NUMBER
+    if not _HELLO.startswith(hello) or self._buffer[end : end + 1] not in (
+      b'',
+      b'\n',
+    ):
+      self._reject('it does not answer like a process of a run')
+    if self.stranger or len(self._buffer) <= end:
+      return False
+    other = bytes(self._buffer[len(_HELLO) : end])
+    del self._buffer[: end + 1]
+    both = self._number + other if self._listens else other + self._number
+    sides = [b'listens', b'calls'] if self._listens else [b'calls', b'listens']
+    self._keys = [
+      hmac.digest(self._token, side + both, 'sha256') for side in sides
+    ]
+    if not self._listens:
+      self._opened(self)
+    return True
+
+  def _take(self, content: bytes) -> None:
+    signature, content = content[:_DIGEST], content[_DIGEST:]
+    expected = _signature(self._keys[1], self._received, content)
+    if hmac.compare_digest(signature, expected):
+      self._received += 1
+      self._hear(self, content)
+    else:
+      self._reject(f'it has another {TOKEN}')
+
+  def _reject(self, why: str) -> None:
+    """Closes the connection, after a last message that shows the own token."""
+    self.stranger = why
+    self._buffer.clear()
+    if self._listens and self._keys:
+      self.send(messages.encode(messages.Ended(why, 'refused')))
+    self.transport.close()
+
+  def _frame(self, content: bytes) -> bytes:
+    signature = _signature(self._keys[0], self._sent, content)
+    self._sent += 1
+    return frame(signature + content)
+
+
+def _signature(key: bytes, index: int, content: bytes) -> bytes:
+  return hmac.digest(key, index.to_bytes(8) + content, 'sha256')
 
 
 def dial(address: str, timeout: float) -> socket.socket:
@@ -133,7 +256,6 @@ def dial(address: str, timeout: float) -> socket.socket:
   return socket.create_connection((host.strip('[]'), int(port)), timeout)
 
 
-def frame(message: messages.Message) -> bytes:
-  """Returns a message as a frame."""
-  content = messages.encode(message)
+def frame(content: bytes) -> bytes:
+  """Returns an encoded message as a frame."""
   return len(content).to_bytes(4) + content

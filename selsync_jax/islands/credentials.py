@@ -227,9 +227,8 @@ def _ask(
   with client_context().wrap_socket(plain) as link:
     found = link.getpeercert(binary_form=True) or b''
     check_certificate(invitation, found)
-    link.sendall(
-      frame(messages.Hello(invitation.token)) + frame(messages.Ask(what))
-    )
+    for message in (messages.Hello(invitation.token), messages.Ask(what)):
+      link.sendall(frame(messages.encode(message)))
     with link.makefile('rb') as file:
       size = int.from_bytes(file.read(4))
       content = file.read(size)

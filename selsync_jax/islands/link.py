@@ -6,7 +6,7 @@ import threading
 from typing import Any, TypeVar
 
 from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.cluster.connection import CLOSING, dial, frame, Frames, Loop
+from selsync_jax.cluster.connection import CLOSING, dial, Frames, Loop
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import Flow, Member
 from selsync_jax.config import RunError
@@ -120,14 +120,10 @@ class Link:
 
   def _flush(self) -> None:
     """Sends the member's messages; the caller holds `changed`."""
-    content = b''.join(map(frame, self.member.outgoing))
+    contents = [*map(messages.encode, self.member.outgoing)]
     self.member.outgoing.clear()
-    if content:
-      self._loop.call(self._write, self._frames, content)
-
-  def _write(self, frames: Frames | None, content: bytes) -> None:
-    if frames:
-      frames.send(content)
+    if contents and self._frames:
+      self._loop.call(self._frames.send, *contents)
 
   def _notify(self) -> None:
     """Wakes threads that wait, including calls to other islands."""
@@ -189,10 +185,9 @@ class Link:
         frames.transport.abort()
         return
       self._frames = frames
-      frames.send(frame(messages.Hello(self._invitation.token)))
       self.member.opened()
-      for message in self.member.outgoing:
-        frames.send(frame(message))
+      hello = messages.Hello(self._invitation.token)
+      frames.send(*map(messages.encode, (hello, *self.member.outgoing)))
       self.member.outgoing.clear()
       if self._closes:
         frames.transport.close()

@@ -15,7 +15,6 @@ from typing import Any
 
 from selsync_jax.cluster.connection import (
   FIRST,
-  frame,
   Frames,
   GREETING,
   LIMIT,
@@ -165,7 +164,7 @@ class CoordinatorServer:
       if self._strangers == 1:
         line = 'a caller without the token of this run was turned away'
         self._journal.remark(line)
-      caller.send(frame(messages.Ended('wrong token', 'refused')))
+      caller.send(messages.encode(messages.Ended('wrong token', 'refused')))
       caller.transport.close()
       return
     self._known[caller] = number = next(self._numbers)
@@ -186,7 +185,7 @@ class CoordinatorServer:
       key = self._credentials.key
       if message.what == 'status':
         key = json.dumps(self._status()).encode()
-      caller.send(frame(messages.Told(key)))
+      caller.send(messages.encode(messages.Told(key)))
     else:
       self._machine.hear(number, message, self._loop.now)
       self._flush()
@@ -204,7 +203,7 @@ class CoordinatorServer:
 
   def _send(self, numbers: Sequence[int], message: messages.Message) -> None:
     """Sends the state machine's messages, encoded once for all."""
-    content = frame(message)
+    content = messages.encode(message)
     for number in numbers:
       if caller := self._callers.get(number):
         caller.send(content)

@@ -76,15 +76,19 @@ def admit(islands, pool):
 @contextlib.contextmanager
 def said_by_hand(point, *said, token=None):
   """Sends messages on a new connection; returns how to hear the answers."""
+
+  def frame(message):
+    return connection.frame(messages.encode(message))
+
   context = credentials.client_context()
   plain = connection.dial(point.invitation.address, 20.0)
   with context.wrap_socket(plain) as link, link.makefile('rb') as file:
     for message in (messages.Hello(token or point.invitation.token), *said):
-      link.sendall(connection.frame(message))
+      link.sendall(frame(message))
 
     def hear():
       size = int.from_bytes(file.read(4))
       return messages.from_coordinator(file.read(size)) if size else None
 
-    hear.say = lambda message: link.sendall(connection.frame(message))
+    hear.say = lambda message: link.sendall(frame(message))
     yield hear
