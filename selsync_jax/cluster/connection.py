@@ -21,9 +21,6 @@ from selsync_jax.cluster.protocol import messages
 LIMIT = 1 << 24
 """The most bytes of a frame, and of frames queued for a slow reader."""
 
-GREETING = 10.0
-"""Seconds until a caller must have shown its token."""
-
 CLOSING = 0.05
 """Seconds in which an event loop closes its connections."""
 

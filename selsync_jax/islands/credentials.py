@@ -13,7 +13,7 @@ import ssl
 import time
 from typing import Any, NamedTuple
 
-from selsync_jax.cluster.connection import dial, frame
+from selsync_jax.cluster.connection import dial, frame, Frames
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.config import ConfigError, RunError
 
@@ -182,13 +182,31 @@ def client_context() -> ssl.SSLContext:
   return context
 
 
-def check_certificate(invitation: Invitation, found: bytes | None) -> None:
-  """Raises `RunError` unless it is the coordinator's certificate, in DER."""
-  if hashlib.sha256(found or b'').hexdigest() != invitation.fingerprint:
-    raise RunError(
-      f'the coordinator {invitation.address} has another certificate '
-      'than the invitation says'
-    )
+class InvitedFrames(Frames):
+  """The end of an island: checks the certificate, then shows the token."""
+
+  def __init__(self, invitation: Invitation, *args: Any):
+    super().__init__(*args)
+    self._invitation = invitation
+
+  def connection_made(self, transport: Any) -> None:
+    """Sends the token, if the other end is the coordinator."""
+    self.transport = transport
+    found = transport.get_extra_info('ssl_object')
+    if not _is_known(self._invitation, found.getpeercert(binary_form=True)):
+      self.stranger = _OTHER
+      transport.abort()
+      return
+    self.send(messages.encode(messages.Hello(self._invitation.token)))
+    self._opened(self)
+
+
+_OTHER = 'has another certificate than the invitation says'
+
+
+def _is_known(invitation: Invitation, found: bytes | None) -> bool:
+  """Returns whether a certificate, in DER, is the coordinator's."""
+  return hashlib.sha256(found or b'').hexdigest() == invitation.fingerprint
 
 
 def ask(
@@ -226,7 +244,8 @@ def _ask(
 ) -> tuple[bytes, str, bytes]:
   with client_context().wrap_socket(plain) as link:
     found = link.getpeercert(binary_form=True) or b''
-    check_certificate(invitation, found)
+    if not _is_known(invitation, found):
+      raise RunError(f'the coordinator {invitation.address} {_OTHER}')
     for message in (messages.Hello(invitation.token), messages.Ask(what)):
       link.sendall(frame(messages.encode(message)))
     with link.makefile('rb') as file:

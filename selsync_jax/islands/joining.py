@@ -7,13 +7,22 @@ credentials of the run.
 """
 
 from collections.abc import Callable, Mapping
+import functools
 import hashlib
 import math
 from typing import Any
 
+from selsync_jax.cluster.connection import dial
 from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.member import Member
 from selsync_jax.config import ConfigError
-from selsync_jax.islands.credentials import ask, Credentials, Invitation
+from selsync_jax.islands.credentials import (
+  ask,
+  client_context,
+  Credentials,
+  Invitation,
+  InvitedFrames,
+)
 from selsync_jax.islands.exchange import FlightPeers
 from selsync_jax.islands.flight import Outbox, PATIENCE, PIECE
 from selsync_jax.islands.link import Link
@@ -72,7 +81,18 @@ def join(
     welcomes,
     slot,
   )
-  link = Link(invitation, introduction, meter, say)
+  link = Link(
+    Member(introduction, invitation.address),
+    functools.partial(dial, invitation.address, timeout),
+    functools.partial(InvitedFrames, invitation),
+    meter.read,
+    say,
+    {
+      'ssl': client_context(),
+      'server_hostname': '',
+      'ssl_handshake_timeout': timeout,
+    },
+  )
   try:
     link.run(link.member.enter())
   except BaseException as error:

@@ -1,21 +1,16 @@
-"""An island's connection to the coordinator."""
+"""A member's connection to the coordinator."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 import contextlib
+import socket
 import threading
 from typing import Any, TypeVar
 
 from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.cluster.connection import CLOSING, dial, Frames, Loop
+from selsync_jax.cluster.connection import CLOSING, Frames, Loop
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import Flow, Member
 from selsync_jax.config import RunError
-from selsync_jax.islands.credentials import (
-  check_certificate,
-  client_context,
-  Invitation,
-)
-from selsync_jax.islands.meter import Meter
 
 PAUSE = 0.2
 """Seconds from one attempt to reach the coordinator to the next."""
@@ -30,33 +25,37 @@ class Link:
   """Carries the messages of a `Member`, from any thread.
 
   Args:
-    invitation: the coordinator's invitation.
-    join: how this island introduces itself.
-    meter: counts of this island's work, sent with its signs of life.
-    say: takes a line when this island waits long for others.
+    member: the member.
+    dial: connects to the coordinator; raises `OSError` if that fails.
+    frames: makes this end of a connection from the callables that `Frames`
+      takes.
+    work: returns the counts of `messages.Alive`, sent with signs of life.
+    say: takes a line when this member waits long for others.
+    tls: arguments of `create_connection` for TLS.
 
   Attributes:
-    member: this island; guarded by `changed`.
+    member: the member; guarded by `changed`.
     changed: notified after each event.
-    agreement: this island's part in the step after which all stop.
+    agreement: the member's part in the step after which all stop.
   """
 
   def __init__(
     self,
-    invitation: Invitation,
-    join: messages.Join,
-    meter: Meter,
+    member: Member,
+    dial: Callable[[], socket.socket],
+    frames: Callable[..., Frames],
+    work: Callable[[], Mapping[str, int]] = dict,
     say: Callable[[str], None] = lambda line: None,
+    tls: Mapping[str, Any] | None = None,
   ):
-    self._invitation, self._meter, self._say = invitation, meter, say
-    self._timeout = join.timeout
-    self.member = Member(join, invitation.address)
+    self.member, self._dials, self._new = member, dial, frames
+    self._work, self._say, self._tls = work, say, tls or {}
     self.changed = threading.Condition()
     self.agreement = LinkAgreement(self)
     self._frames: Frames | None = None
     self._cancels: list[Callable[[], None]] = []
     self._closes, self._closed = False, threading.Event()
-    self._loop = Loop(self._tick, min(0.25, join.timeout / 20))
+    self._loop = Loop(self._tick, min(0.25, member.join.timeout / 20))
     self._dial()
     self._loop.start()
 
@@ -116,7 +115,7 @@ class Link:
 
   def _done(self) -> messages.Alive:
     now = self.member.membership
-    return messages.Alive(now.generation if now else 0, **self._meter.read())
+    return messages.Alive(now.generation if now else 0, **self._work())
 
   def _flush(self) -> None:
     """Sends the member's messages; the caller holds `changed`."""
@@ -150,9 +149,9 @@ class Link:
 
   def _connect(self) -> None:
     try:
-      plain = dial(self._invitation.address, self._timeout)
-    except OSError:
-      self._loop.call(self._lost)
+      plain = self._dials()
+    except OSError as error:
+      self._loop.call(self._lost, None, str(error))
     else:
       self._loop.call(self._secure, plain)
 
@@ -162,32 +161,21 @@ class Link:
     async def secure():
       try:
         await self._loop.loop.create_connection(
-          lambda: Frames(self._opened, self._hear, self._lost),
+          lambda: self._new(self._opened, self._hear, self._lost),
           sock=plain,
-          ssl=client_context(),
-          server_hostname='',
-          ssl_handshake_timeout=self._timeout,
+          **self._tls,
         )
-      except OSError:
+      except OSError as error:
         plain.close()
-        self._lost()
+        self._lost(None, str(error))
 
     self._connecting = self._loop.loop.create_task(secure())
 
   def _opened(self, frames: Frames) -> None:
-    found = frames.transport.get_extra_info('ssl_object')
     with self.changed:
-      try:
-        check_certificate(self._invitation, found.getpeercert(binary_form=True))
-      except RunError as error:
-        self.member.end(error)
-        self._notify()
-        frames.transport.abort()
-        return
       self._frames = frames
       self.member.opened()
-      hello = messages.Hello(self._invitation.token)
-      frames.send(*map(messages.encode, (hello, *self.member.outgoing)))
+      frames.send(*map(messages.encode, self.member.outgoing))
       self.member.outgoing.clear()
       if self._closes:
         frames.transport.close()
@@ -202,17 +190,20 @@ class Link:
           # A paused terminal must not block this thread.
           threading.Thread(target=self._say, args=(line,), daemon=True).start()
       except ValueError:  # Another version serves there.
-        line = f'the coordinator {self._invitation.address} runs another '
-        self.member.end(RunError(f'{line}version of selsync_jax'))
+        line = f'the coordinator {self.member.address} runs another version'
+        self.member.end(RunError(f'{line} of selsync_jax'))
         frames.transport.abort()
       self._flush()
       self._notify()
 
-  def _lost(self, frames: Frames | None = None) -> None:
-    del frames
+  def _lost(self, frames: Frames | None = None, why: str = '') -> None:
+    stranger = frames.stranger if frames else ''
     with self.changed:
       self._frames = None
-      self.member.lost()
+      before = self.member.error
+      self.member.lost(stranger or why, bool(stranger))
+      if self.member.error is not before:
+        self._notify()
       if self._closes or self.member.error:
         self._closed.set()
         self._loop.loop.call_later(CLOSING, self._loop.loop.stop)

@@ -429,7 +429,7 @@ class World:
     process = Process(self, name, next(self.number))
     self.members[name] = process
     self.every.append(process)
-    self.by_address[process.machine._join.address] = process
+    self.by_address[process.machine.join.address] = process
     self.later(0.0, process, lambda: self._dial(process))
     self._tick(process)
 

@@ -42,6 +42,8 @@ class Member:
     now: the time in seconds.
 
   Attributes:
+    join: see the argument.
+    address: see the argument.
     outgoing: messages that the transport sends next.
     membership: generation that this island has entered.
     upcoming: a newer generation.
@@ -54,7 +56,7 @@ class Member:
   """
 
   def __init__(self, join: messages.Join, address: str, now: float = 0.0):
-    self._join, self._address = join, address
+    self.join, self.address = join, address
     self.outgoing: collections.deque[Any] = collections.deque()
     self.membership: messages.Membership | None = None
     self.upcoming: messages.Membership | None = None
@@ -86,27 +88,38 @@ class Member:
         self._reached,
         self.last,
       )
-    self._say(messages.changed(self._join, known=known))
+    self._say(messages.changed(self.join, known=known))
     if isinstance(self.error, RunError):
       self._say(messages.Failed(str(self.error)))
     elif self.is_asked and self.last is None:
       self._say(messages.Stop())
 
-  def lost(self) -> None:
-    """Notes that the connection is lost; the transport makes another one."""
+  def lost(self, why: str = '', is_stranger: bool = False) -> None:
+    """Notes that the connection is lost; the transport makes another one.
+
+    Args:
+      why: the reason, if it is known.
+      is_stranger: whether the other end was not the coordinator.
+    """
     self._is_open = False
     self.outgoing.clear()
+    if is_stranger:
+      self.end(RunError(f'the coordinator {self.address} {why}'))
 
   def tick(self, now: float) -> None:
     """Checks for silence, and sends a sign of life when one is due."""
-    timeout = self._join.timeout
+    timeout = self.join.timeout
     if now - self._heard_at > timeout and not self.error:
-      line = f'the coordinator has not answered for {timeout:g} s'
-      self.fail(line)
-      self.error = RunError(line)
+      self._miss(timeout)
     if self._is_open and now - self._said_at >= timeout / 10:
       self._say(self.done)
       self._said_at = now
+
+  def _miss(self, timeout: float) -> None:
+    """Ends this island, because the coordinator is silent."""
+    line = f'the coordinator has not answered for {timeout:g} s'
+    self.fail(line)
+    self.error = RunError(line)
 
   def hear(self, message: messages.Message, now: float) -> None:
     """Handles a message of the coordinator."""
@@ -133,11 +146,11 @@ class Member:
 
   def _hear_end(self, line: str, kind: str) -> None:
     if kind == 'refused':
-      line = f'the coordinator {self._address}: {line}'
+      line = f'the coordinator {self.address}: {line}'
     if kind == 'left':
       self.end(Stopped('left after a signal; the others continue'))
     elif kind == 'finished':
-      self.end(FinishedError(f'the coordinator {self._address}: {line}'))
+      self.end(FinishedError(f'the coordinator {self.address}: {line}'))
     elif self.is_asked and kind in ('lost', 'refused'):
       # It was released without hearing of it.
       self.end(Stopped(f'left after a signal; {line}'))
