@@ -2,12 +2,11 @@
 
   python -m stress.strangers --rounds=100
 
-In each round, two processes open their channel (selsync_jax/cluster/channel.py)
-at a new port. Meanwhile a third process connects there again and again, and
-sends everything that tests/support/strangers.py lists. It has the run's token,
-except in the message of an impostor, which would become a member with it.
-Prints the times to meet, and writes strangers.json. The exit code is 1 above
-the limit of 5 s.
+In each round, two processes meet (selsync_jax/cluster/world.py) at a new port.
+Meanwhile a third process connects there again and again, and sends everything
+that tests/support/strangers.py lists. It has the run's token, except in the
+message of an impostor, which would become a member with it. Prints the times to
+meet, and writes strangers.json. The exit code is 1 above the limit of 5 s.
 """
 
 import argparse
@@ -21,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-from selsync_jax.cluster.channel import Channel
+from selsync_jax.cluster.world import World
 from tests.support.members import TOKEN
 from tests.support.strangers import ATTACKS
 
@@ -39,11 +38,12 @@ def member(
     ready.wait()
     time.sleep(LATE * process)
     began = time.monotonic()
-    channel = Channel(f'localhost:{port}', process, agreed, '', 60, TOKEN)
+    world = World(f'localhost:{port}', process, agreed, 'x', 60, TOKEN)
     seconds.put(time.monotonic() - began)
     met.release()
     ready.wait()
-    channel.leave()
+    world.leave()
+    world.close()
 
 
 def strangers(ports: list[int], ready: Any, met: Any, attempts: Any) -> None:

@@ -78,7 +78,7 @@ def with_dependencies(names):
 
 def test_the_core_imports_without_an_extra_and_the_rest_names_it():
   core = set(names_of(PROJECT['dependencies']))
-  small = {'annotated-types', 'lazy-loader'}  # A file or two each.
+  small = {'annotated-types', 'lazy-loader', 'msgspec'}  # Nothing comes along.
   assert core == {'jax', 'optax', 'jaxtyping', 'numpy'} | small
   installed = with_dependencies(core)
   missing = [

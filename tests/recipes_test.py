@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from selsync_jax import config
-from selsync_jax.cluster import link, processes, signals
+from selsync_jax.cluster import connection, processes, signals
 from selsync_jax.commands import train
 from tests.support import live_runs
 
@@ -260,7 +260,7 @@ def test_ray_gives_each_process_its_place(monkeypatch):
   for name, value in given.items():
     monkeypatch.setenv(name, value)
   assert processes.process_spec() == ('node0:7070', 4, 2)
-  assert os.environ[link.TOKEN] == 'secret'
+  assert os.environ[connection.TOKEN] == 'secret'
 
 
 @pytest.mark.slow

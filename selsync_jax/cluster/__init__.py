@@ -1,1 +1,1 @@
-"""Processes of one JAX world: connection, agreement, and failure."""
+"""How the programs of a run connect, agree, and end."""

@@ -16,8 +16,6 @@ import threading
 import time
 from typing import Any
 
-from selsync_jax.cluster.protocol import messages
-
 LIMIT = 1 << 24
 """The most bytes of a frame, and of frames queued for a slow reader."""
 
@@ -28,14 +26,16 @@ FIRST = 1 << 10
 """The most bytes of the frame with the token."""
 
 SIGNED = 1 << 18
-"""The most bytes of a signed frame."""
+"""The most bytes of the first signed frame of a caller."""
+
+LEAST = 1.0
+"""The shortest timeout of processes, in seconds; signs of life may be late."""
 
 TOKEN = 'SELSYNC_CLUSTER_TOKEN'
 """The environment variable that holds the token of a JAX world."""
 
 # A random number follows; 2 is the protocol's version.
 _HELLO = b'selsync 2 '
-_NUMBER = 16  # Bytes of the random number; a line has them in hexadecimal.
 _DIGEST = 32  # Bytes of a signature.
 
 
@@ -160,8 +160,8 @@ class SignedFrames(Frames):
   secret.
 
   Args:
-    opened: called with this when this end may send: the end that listens may do
-      so after the first message.
+    opened: called with this; then the end that calls may send, the other one
+      after the first message.
     hear: see `Frames`.
     lost: see `Frames`.
     token: secret of the run.
@@ -177,16 +177,16 @@ class SignedFrames(Frames):
     *,
     listens: bool,
   ):
-    super().__init__(opened, hear, lost, SIGNED)
+    super().__init__(opened, hear, lost, SIGNED if listens else LIMIT)
     self._token, self._listens = token.encode(), listens
-    self._number = secrets.token_hex(_NUMBER).encode()
+    self._hello = _HELLO + secrets.token_hex(16).encode() + b'\n'
     self._keys: list[bytes] = []  # This end's key, and the other end's.
     self._sent = self._received = 0
 
   def connection_made(self, transport: Any) -> None:
     """Sends this end's random number."""
     self.transport = transport
-    transport.write(_HELLO + self._number + b'\n')
+    transport.write(self._hello)
     if self._listens:
       self._opened(self)
 
@@ -201,17 +201,14 @@ class SignedFrames(Frames):
 
   def _meet(self) -> bool:
     """Returns whether the other end's random number has arrived."""
-    hello, end = bytes(self._buffer[: len(_HELLO)]), len(_HELLO) + 2 * _NUMBER
-    if not _HELLO.startswith(hello) or self._buffer[end : end + 1] not in (
-      b'',
-      b'\n',
-    ):
+    start, end = len(_HELLO), len(self._hello)
+    if not _HELLO.startswith(self._buffer[:start]):
       self._reject('it does not answer like a process of a run')
-    if self.stranger or len(self._buffer) <= end:
+    if len(self._buffer) < end:
       return False
-    other = bytes(self._buffer[len(_HELLO) : end])
-    del self._buffer[: end + 1]
-    both = self._number + other if self._listens else other + self._number
+    other = bytes(self._buffer[:end])
+    del self._buffer[:end]
+    both = self._hello + other if self._listens else other + self._hello
     sides = [b'listens', b'calls'] if self._listens else [b'calls', b'listens']
     self._keys = [
       hmac.digest(self._token, side + both, 'sha256') for side in sides
@@ -230,11 +227,11 @@ class SignedFrames(Frames):
       self._reject(f'it has another {TOKEN}')
 
   def _reject(self, why: str) -> None:
-    """Closes the connection, after a last message that shows the own token."""
+    """Closes the connection; an empty message shows this end's token."""
     self.stranger = why
     self._buffer.clear()
     if self._listens and self._keys:
-      self.send(messages.encode(messages.Ended(why, 'refused')))
+      self.send(b'')
     self.transport.close()
 
   def _frame(self, content: bytes) -> bytes:

@@ -1,117 +1,226 @@
-"""Signed messages between two processes over one TCP connection.
+"""A member's connection to the coordinator."""
 
-Anybody may connect to a port. Both ends first send a random number; a key for
-each direction is then derived from both numbers and the token that the
-processes of a run share. A message is a line of JSON after its HMAC, which also
-covers the message's index, so that nothing can be forged, repeated or sent
-back. A message with a wrong signature is rejected before it is parsed. Messages
-are not secret.
-"""
-
-from collections.abc import Mapping
-import hmac
-import json
-import secrets
+from collections.abc import Callable, Generator, Mapping
+import contextlib
 import socket
 import threading
-import time
-from typing import Any
+from typing import Any, TypeVar
 
-TOKEN = 'SELSYNC_CLUSTER_TOKEN'  # The variable that holds a run's token.
-# The random number follows; 1 is the protocol's version.
-_HELLO = b'selsync 1 '
-LIMIT = 2**18  # The largest message, in bytes.
+from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.connection import CLOSING, Frames, Loop
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.member import Flow, Member
+from selsync_jax.config import RunError
 
+PAUSE = 0.2
+"""Seconds from one attempt to reach the coordinator to the next."""
 
-class StrangerError(OSError):
-  """The other end does not speak this protocol, or has another token."""
+FAREWELL = 2.0
+"""Seconds for which an island that ends waits for the coordinator."""
+
+Result = TypeVar('Result')
 
 
 class Link:
-  """One end of a connection whose two ends have introduced themselves.
+  """Carries the messages of a `Member`, from any thread.
 
-  The end that `listens` has accepted the connection. A deadline is the value of
-  `time.monotonic` at which to give up. Every method raises `OSError` if the
-  connection is lost; `TimeoutError` and `StrangerError` are kinds of it.
+  Args:
+    member: the member.
+    dial: connects to the coordinator; raises `OSError` if that fails.
+    frames: makes this end of a connection from the callables that `Frames`
+      takes.
+    work: returns the counts of `messages.Alive`, sent with signs of life.
+    say: takes a line when this member waits long for others.
+    tls: arguments of `create_connection` for TLS.
+
+  Attributes:
+    member: the member; guarded by `changed`.
+    changed: notified after each event.
+    agreement: the member's part in the step after which all stop.
   """
 
   def __init__(
-    self, peer: socket.socket, token: str, *, listens: bool, deadline: float
+    self,
+    member: Member,
+    dial: Callable[[], socket.socket],
+    frames: Callable[..., Frames],
+    work: Callable[[], Mapping[str, int]] = dict,
+    say: Callable[[str], None] = lambda line: None,
+    tls: Mapping[str, Any] | None = None,
   ):
-    self._peer, self._buffer = peer, b''
-    self._sent = self._received = 0
-    self._sending = threading.Lock()
-    own = secrets.token_hex(16).encode()
-    peer.settimeout(max(0.001, deadline - time.monotonic()))
-    peer.sendall(_HELLO + own + b'\n')
-    hello = self._line(deadline, len(_HELLO) + len(own))
-    if not hello.startswith(_HELLO):
-      raise StrangerError('it does not answer like a process of a run')
-    other = hello.removeprefix(_HELLO)
-    both = own + other if listens else other + own
-    keys = [
-      hmac.digest(token.encode(), side + both, 'sha256')
-      for side in (b'listens', b'calls')
-    ]
-    self._key, self._others_key = keys if listens else keys[::-1]
+    self.member, self._dials, self._new = member, dial, frames
+    self._work, self._say, self._tls = work, say, tls or {}
+    self.changed = threading.Condition()
+    self.agreement = LinkAgreement(self)
+    self._frames: Frames | None = None
+    self._cancels: list[Callable[[], None]] = []
+    self._closes, self._closed = False, threading.Event()
+    self._loop = Loop(self._tick, min(0.25, member.join.timeout / 20))
+    self._dial()
+    self._loop.start()
 
-  def send(self, message: Mapping[str, Any]) -> None:
-    """Sends a message; several threads may do so at the same time."""
-    self.send_text(json.dumps(message).encode())
+  def run(self, flow: Flow[Result]) -> Result:
+    """Returns the result of a flow, as soon as the flow returns."""
+    with self.changed:
+      while True:
+        self.member.done = self._done()
+        try:
+          next(flow)
+        except StopIteration as done:
+          return done.value
+        finally:
+          self._flush()
+        self.changed.wait()
 
-  def send_text(self, text: bytes) -> None:
-    """Signs and sends a line, which need not be a message."""
-    with self._sending:
-      line = _signature(self._key, self._sent, text) + b' ' + text + b'\n'
-      self._sent += 1
-      self._peer.sendall(line)
+  def do(self, do: Callable[..., Result], *args: Any) -> Result:
+    """Calls a method of the member, and sends the member's messages."""
+    with self.changed:
+      self.member.done = self._done()
+      try:
+        return do(*args)
+      finally:
+        self._flush()
 
-  def receive(self, deadline: float) -> dict[str, Any]:
-    """Returns the next message."""
-    signature, _, text = self._line(deadline, LIMIT).partition(b' ')
-    expected = _signature(self._others_key, self._received, text)
-    if not hmac.compare_digest(signature, expected):
-      raise StrangerError(f'it has another {TOKEN}')
-    self._received += 1
+  def check(self) -> None:
+    """Raises the error that a flow would raise now, if any."""
+    with self.changed:
+      self.member.check()
+
+  @contextlib.contextmanager
+  def cancelling(self, cancel: Callable[[], None]) -> Generator[None]:
+    """In this context, cancels a call as soon as `check` would raise."""
+    with self.changed:
+      self._cancels.append(cancel)
+      self._notify()  # Perhaps `check` raises already.
     try:
-      message = json.loads(text)
-    except (ValueError, RecursionError) as error:
-      raise StrangerError('it sends something that is not JSON') from error
-    if not isinstance(message, dict):
-      raise StrangerError('it sends something that is not a message')
-    return message
-
-  def _line(self, deadline: float, limit: int) -> bytes:
-    """Reads a line. On timeout, the partial line stays in the buffer."""
-    while b'\n' not in self._buffer:
-      if len(self._buffer) > limit:
-        raise StrangerError('it sends too long a line')
-      self._peer.settimeout(max(0.001, deadline - time.monotonic()))
-      data = self._peer.recv(2**14)
-      if not data:
-        raise ConnectionError('it closed the connection')
-      self._buffer += data
-    line, _, self._buffer = self._buffer.partition(b'\n')
-    return line
-
-  def is_closed(self) -> bool:
-    """Whether the other end has closed. No thread may be receiving."""
-    timeout = self._peer.gettimeout()
-    self._peer.settimeout(0)
-    try:
-      return not self._peer.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-      return False
-    except OSError:
-      return True
+      yield
     finally:
-      self._peer.settimeout(timeout)
+      with self.changed:
+        self._cancels.remove(cancel)
 
-  def close(self) -> None:
-    """Closes the connection."""
-    self._peer.close()
+  def close(self, do: Callable[..., Any], *args: Any) -> None:
+    """Ends the connection, after a last call of the member."""
+    self.do(do, *args)
+    with self.changed:
+      self._closes = True
+      self._notify()
+    self._loop.call(self._close_frames)
+    self._closed.wait(FAREWELL)
+    self._loop.stop(FAREWELL)
+
+  def _close_frames(self) -> None:
+    """Closes the connection; if it is still being made, once it is open."""
+    if self._frames:
+      self._frames.transport.close()
+
+  def _done(self) -> messages.Alive:
+    now = self.member.membership
+    return messages.Alive(now.generation if now else 0, **self._work())
+
+  def _flush(self) -> None:
+    """Sends the member's messages; the caller holds `changed`."""
+    contents = [*map(messages.encode, self.member.outgoing)]
+    self.member.outgoing.clear()
+    if contents and self._frames:
+      self._loop.call(self._frames.send, *contents)
+
+  def _notify(self) -> None:
+    """Wakes threads that wait, including calls to other islands."""
+    self.changed.notify_all()
+    if self.member.error or self.member.upcoming:
+      for cancel in self._cancels:
+        cancel()
+
+  # The rest runs in the loop's thread, and in a thread that connects.
+
+  def _tick(self, now: float) -> None:
+    with self.changed:
+      self.member.done = self._done()
+      before = self.member.error
+      self.member.tick(now)
+      self._flush()
+      if self.member.error is not before:
+        self._notify()
+        self._close_frames()
+
+  def _dial(self) -> None:
+    """Connects in a thread, because resolving an address may take long."""
+    threading.Thread(target=self._connect, daemon=True).start()
+
+  def _connect(self) -> None:
+    try:
+      plain = self._dials()
+    except OSError as error:
+      self._loop.call(self._lost, None, str(error))
+    else:
+      self._loop.call(self._secure, plain)
+
+  def _secure(self, plain: Any) -> None:
+    async def secure():
+      try:
+        await self._loop.loop.create_connection(
+          lambda: self._new(self._opened, self._hear, self._lost),
+          sock=plain,
+          **self._tls,
+        )
+      except OSError as error:
+        plain.close()
+        self._lost(None, str(error))
+
+    self._connecting = self._loop.loop.create_task(secure())
+
+  def _opened(self, frames: Frames) -> None:
+    with self.changed:
+      self._frames = frames
+      self.member.opened()
+      frames.send(*map(messages.encode, self.member.outgoing))
+      self.member.outgoing.clear()
+      if self._closes:
+        frames.transport.close()
+
+  def _hear(self, frames: Frames, content: bytes) -> None:
+    with self.changed:
+      try:
+        before = self.member.waits
+        message = messages.from_coordinator(content)
+        self.member.hear(message, self._loop.now)
+        if (line := self.member.waits) and not before:
+          # A paused terminal must not block this thread.
+          threading.Thread(target=self._say, args=(line,), daemon=True).start()
+      except ValueError:  # Another version serves there.
+        line = f'the coordinator {self.member.address} runs another version'
+        self.member.end(RunError(f'{line} of selsync_jax'))
+        frames.transport.abort()
+      self._flush()
+      self._notify()
+
+  def _lost(self, frames: Frames | None = None, why: str = '') -> None:
+    stranger = frames.stranger if frames else ''
+    with self.changed:
+      self._frames = None
+      before = self.member.error
+      self.member.lost(stranger or why, bool(stranger))
+      if self.member.error is not before:
+        self._notify()
+      if self._closes or self.member.error:
+        self._closed.set()
+        self._loop.loop.call_later(CLOSING, self._loop.loop.stop)
+        return
+    self._loop.loop.call_later(PAUSE, self._dial)
 
 
-def _signature(key: bytes, index: int, text: bytes) -> bytes:
-  digest = hmac.digest(key, index.to_bytes(8) + text, 'sha256')
-  return digest.hex().encode()
+class LinkAgreement(Agreement):
+  """A member's side of the agreement on the step after which all stop."""
+
+  def __init__(self, link: Link):
+    super().__init__()
+    self._link = link
+
+  def ask(self) -> None:
+    """Asks all islands to stop, or to continue without this one."""
+    self.is_asked = True
+    self._link.do(self._link.member.ask)
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal on all islands."""
+    return self._link.run(self._link.member.stops_after(step))

@@ -26,11 +26,10 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from selsync_jax import config, user_errors
-from selsync_jax.cluster import channel as channels
-from selsync_jax.cluster import link, proxy
+from selsync_jax.cluster import connection, proxy, world
 from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.cluster.channel import Channel
 from selsync_jax.cluster.preemption import Preemption
+from selsync_jax.cluster.world import World
 
 _entered: list['Cluster'] = []  # At most one.
 _FIRST, _MOST = 1 << 10, 1 << 26  # Bytes of a broadcast.
@@ -46,15 +45,14 @@ class Cluster:
   Attributes:
     process: the index of this process.
     processes: the number of processes.
-    channel: the connections to the others, if any.
+    world: the connections to the others, if any.
   """
 
   def __init__(
-    self, process: int = 0, processes: int = 1, channel: Channel | None = None
+    self, process: int = 0, processes: int = 1, world: World | None = None
   ):
-    self.process, self.processes = process, processes
-    self.channel = channel
-    self._preemption = Preemption(channel.agreement if channel else None)
+    self.process, self.processes, self.world = process, processes, world
+    self._preemption = Preemption(world.agreement if world else None)
 
   def stops_after(self, step: int) -> bool:
     """Returns whether to stop after this step; equal in all processes.
@@ -76,22 +74,22 @@ class Cluster:
     """Disconnects, reporting success or failure."""
     _entered.clear()
     self._preemption.close()
-    if not self.channel:
+    if not self.world:
       return
     if kind is None or issubclass(kind, SystemExit | config.Stopped):
-      self.channel.leave()
+      self.world.leave()
       jax.distributed.shutdown()  # Waits for all.
-      self.channel.close()
+      self.world.close()
       return
-    if _may_follow_from_a_peer(error):  # The channel then ends this one.
-      time.sleep(channels.GRACE)
-    self.channel.fail(getattr(kind, 'code', 1))
+    if _may_follow_from_a_peer(error):  # The world then ends this one.
+      time.sleep(world.GRACE)
+    self.world.fail(getattr(kind, 'code', 1))
 
 
 def agreement() -> Agreement:
   """Returns the `Agreement` of the current processes, or of this one alone."""
-  channel = _entered[-1].channel if _entered else None
-  return channel.agreement if channel else Agreement()
+  found = _entered[-1].world if _entered else None
+  return found.agreement if found else Agreement()
 
 
 def _may_follow_from_a_peer(error: BaseException | None) -> bool:
@@ -205,10 +203,10 @@ def join(
     0 1
   """
   sys.excepthook = functools.partial(_show_uncaught, sys.excepthook)
-  if not channels.LEAST <= timeout < math.inf:
+  if not connection.LEAST <= timeout < math.inf:
     raise config.ConfigError(
       f'timeout={timeout}: must be a finite number of at least '
-      f'{channels.LEAST:g}'
+      f'{connection.LEAST:g}'
     )
   spec = process_spec(coordinator, num_processes, process_id)
   if jax_is_used():
@@ -231,8 +229,8 @@ def _show_uncaught(
 def _connect(
   spec: ProcessSpec, agreed: dict[str, Any], timeout: float, token: str | None
 ) -> Cluster:
-  token = token or os.environ.get(link.TOKEN, '')
-  # The channel has its own agreement, and SIGTERM stays ours.
+  token = token or os.environ.get(connection.TOKEN, '')
+  # The world has its own agreement, and SIGTERM stays ours.
   jax.config.update('jax_enable_preemption_service', False)
   devices: Sequence[int] | None = device_ids(os.environ)
   if spec.processes is None:
@@ -243,8 +241,8 @@ def _connect(
   host = coordinator.rpartition(':')[0]
   agreed = {'processes': processes} | agreed
   offer = f'{host}:{_free_port()}'
-  channel = Channel(coordinator, process, agreed, offer, timeout, token)
-  service = proxy.start(channel.offer) if process else channel.offer
+  joined = World(coordinator, process, agreed, offer, timeout, token)
+  service = proxy.start(joined.offer) if process else joined.offer
   _go_without_proxy(service)
   has_rank = {*os.environ} & {'SLURM_LOCALID', 'OMPI_COMM_WORLD_LOCAL_RANK'}
   jax.distributed.initialize(
@@ -255,10 +253,10 @@ def _connect(
     # JAX would only detect the rank on the host, if there is one.
     cluster_detection_method=None if has_rank else 'deactivate',
     initialization_timeout=math.ceil(timeout),
-    # The channel notices an unresponsive process first.
+    # The world notices an unresponsive process first.
     heartbeat_timeout_seconds=round(2 * timeout + 30),
   )
-  return Cluster(process, processes, channel)
+  return Cluster(process, processes, joined)
 
 
 def _go_without_proxy(service: str) -> None:

@@ -1,9 +1,9 @@
 """A local TCP proxy that hides the end of JAX's coordination service.
 
 Process 0 runs that service. If it dies, a JAX client aborts its process with a
-C++ stack trace, perhaps before the channel has reported which process is gone.
+C++ stack trace, perhaps before the world has reported which process is gone.
 A client that connects through a proxy in its own process keeps its connection,
-so the channel can print one line and end the process. If the channel does not,
+so the world can print one line and end the process. If the world does not,
 JAX's heartbeat timeout still ends it.
 """
 

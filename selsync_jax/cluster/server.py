@@ -28,10 +28,16 @@ class Server:
     machine: the coordinator.
     frames: makes this end of a connection from the callables that `Frames`
       takes.
+    parting: seconds until this end hangs up on a member that has ended.
   """
 
-  def __init__(self, machine: Coordinator, frames: Callable[..., Frames]):
-    self._machine, self._new = machine, frames
+  def __init__(
+    self,
+    machine: Coordinator,
+    frames: Callable[..., Frames],
+    parting: float = 0.5,
+  ):
+    self._machine, self._new, self._parting = machine, frames, parting
     self._numbers = itertools.count()
     self._callers: dict[int, Frames] = {}  # Those with the token.
     self._known: dict[Frames, int] = {}
@@ -66,16 +72,16 @@ class Server:
     self._loop.stop(GREETING)
 
   def _wait_for(self, work: Coroutine[Any, Any, Any]) -> Any:
-    loop = self._loop.loop
-    return asyncio.run_coroutine_threadsafe(work, loop).result(GREETING)
+    return asyncio.run_coroutine_threadsafe(work, self._loop.loop).result()
 
   # The rest runs in the loop's thread.
 
   def _close(self) -> None:
     if self._server:
       self._server.close()
-    for caller in [*self._known]:
-      self._known.pop(caller)
+    callers = [*self._known, *self._unknown]
+    self._known.clear()
+    for caller in callers:
       caller.transport.abort()
 
   def _tick(self, now: float) -> None:
@@ -106,7 +112,7 @@ class Server:
     self._callers[number], caller.limit = caller, LIMIT
 
   def _greet(self, caller: Frames, content: bytes) -> None:
-    """Hears the first message of a caller, which proves its token by now."""
+    """Hears the first message of a caller; its signature proves the token."""
     self._admit(caller)
     self._hear(caller, content)
 
@@ -142,8 +148,11 @@ class Server:
   def _send(self, numbers: Sequence[int], message: messages.Message) -> None:
     """Sends the state machine's messages, encoded once for all."""
     content = messages.encode(message)
-    for number in numbers:
+    # Process 0 is the first, and may end the server with itself: it hears last.
+    for number in reversed(numbers):
       if caller := self._callers.get(number):
         caller.send(content)
         if isinstance(message, messages.Ended):
-          caller.transport.close()
+          # A member that writes to a closed connection loses messages that
+          # it has not read yet.
+          self._loop.loop.call_later(self._parting, caller.transport.close)

@@ -30,7 +30,7 @@ import time
 from typing import IO
 
 from selsync_jax.cluster import children, signals
-from selsync_jax.cluster.link import TOKEN
+from selsync_jax.cluster.connection import TOKEN
 from selsync_jax.commands import flags, meet
 from selsync_jax.config import ConfigError, Count, RunError
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TYPE_CHECKING
 
 from annotated_types import Ge
 
-from selsync_jax.cluster import channel, signals
+from selsync_jax.cluster import connection, signals
 from selsync_jax.commands import config_file, flags, silence_orbax
 from selsync_jax.config import ConfigError, Count, Index
 
@@ -175,7 +175,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag(
     'cluster_timeout',
     about,
-    flags.of(Annotated[float, Ge(channel.LEAST)]),
+    flags.of(Annotated[float, Ge(connection.LEAST)]),
     '60',
   )
   about = 'Secret that the processes share. Default: SELSYNC_CLUSTER_TOKEN.'

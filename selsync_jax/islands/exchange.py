@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import ApartError, Flow
 from selsync_jax.cluster.protocol.messages import Key, Kind, Membership, Place
@@ -27,7 +28,6 @@ from selsync_jax.islands.flight import (
   PATIENCE,
   PIECE,
 )
-from selsync_jax.islands.link import Link
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.peers import About, Peers, View
 from selsync_jax.islands.program import complete

@@ -8,11 +8,11 @@ credentials of the run.
 
 from collections.abc import Callable, Mapping
 import functools
-import hashlib
 import math
 from typing import Any
 
 from selsync_jax.cluster.connection import dial
+from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import Member
 from selsync_jax.config import ConfigError
@@ -25,12 +25,8 @@ from selsync_jax.islands.credentials import (
 )
 from selsync_jax.islands.exchange import FlightPeers
 from selsync_jax.islands.flight import Outbox, PATIENCE, PIECE
-from selsync_jax.islands.link import Link
 from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.peers import Peers
-
-LONG = 80
-"""The most characters of a value by which programs are compared."""
 
 
 def join(
@@ -76,7 +72,7 @@ def join(
   introduction = messages.Join(
     name,
     f'{host}:{outbox.port}',
-    {entry: _short(value) for entry, value in entries.items()},
+    {entry: messages.short(value) for entry, value in entries.items()},
     timeout,
     welcomes,
     slot,
@@ -114,13 +110,6 @@ def check(timeout: float, limit: float | None, port: int) -> None:
     )
   if port not in range(65536):
     raise ConfigError(f'port={port}: must be a port, from 0 to 65535')
-
-
-def _short(value: Any) -> str:
-  """Returns a value as text; of a long one, the beginning and a digest."""
-  text = ascii(str(value))[1:-1]  # Fit for a line.
-  digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-  return text if len(text) <= LONG else f'{text[: LONG - 20]}... {digest}'
 
 
 def _credentials(

@@ -1,26 +1,16 @@
 """Processes of a run, as threads of this process."""
 
-import contextlib
-import gc
+from concurrent import futures
 import os
 import queue
 import socket
-import threading
 
 import pytest
 
-from selsync_jax.cluster import channel as channels
-from selsync_jax.cluster import signals
-from selsync_jax.cluster.channel import Channel
-from selsync_jax.cluster.reception import ClusterError
-from tests.support.members import Peer, TOKEN
-
-
-@pytest.fixture(scope='module', autouse=True)
-def collect_sockets():
-  """Collects sockets that warn while this module's filters still hold."""
-  yield
-  gc.collect()
+from selsync_jax.cluster import signals, world
+from selsync_jax.cluster.world import World
+from selsync_jax.config import RunError
+from tests.support.members import die, TOKEN
 
 
 @pytest.fixture
@@ -31,17 +21,24 @@ def port():
 
 @pytest.fixture(scope='module')
 def codes():
-  """Exit codes of channels that end their process, which stays alive here."""
-  codes = queue.Queue()
+  """Exit codes of worlds that end their process, which stays alive here."""
+  codes, watches = queue.Queue(), World._watch
 
   def end(code):
     codes.put(code)
-    raise SystemExit  # Ends only the watching thread.
+    raise SystemExit
+
+  def watch(member):
+    try:
+      watches(member)
+    except SystemExit:  # Its connections end with it.
+      die(member)
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(os, '_exit', end)
     patch.setattr(signals, 'discard_output', lambda: None)  # Pytest continues.
-    patch.setattr(channels, 'GRACE', 0.2)
+    patch.setattr(world, 'GRACE', 0.2)
+    patch.setattr(World, '_watch', watch)
     yield codes
 
 
@@ -55,65 +52,41 @@ def ends(codes):
 
 @pytest.fixture
 def meet(port, ends):
-  """Opens the channels of several processes at once, in threads.
+  """Opens the connections of several processes at once, in threads.
 
-  `meet((process, agreed), ..., timeout=30.0)` returns each one's channel, or
-  the `ClusterError` that it raised. A member may have its own token:
-  `(process, agreed, token)`.
+  `meet((process, agreed), ..., timeout=30.0)` returns each one's `World`, or
+  the `RunError` that it raised. A member may have its own token: `(process,
+  agreed, token)`.
   """
-  del ends  # The channels fail before their process could end.
+  del ends  # The worlds close before their process could end.
   opened = []
 
-  def join(results, i, timeout, process, agreed, token=TOKEN):
+  def join(process, agreed, token=TOKEN, *, timeout):
     address, offer = f'localhost:{port}', f'offer of {process}'
     try:
-      results[i] = Channel(address, process, agreed, offer, timeout, token)
-      opened.append(results[i])
-    except ClusterError as error:
-      results[i] = error
+      opened.append(World(address, process, agreed, offer, timeout, token))
+      return opened[-1]
+    except RunError as error:
+      return error
 
   def meet(*members, timeout=30.0):
-    results = [None] * len(members)
-    threads = [
-      threading.Thread(target=join, args=(results, i, timeout, *member))
-      for i, member in enumerate(members)
-    ]
-    for thread in threads:
-      thread.start()
-    for thread in threads:
-      thread.join()
-    return results
+    with futures.ThreadPoolExecutor(len(members)) as pool:
+      each = [pool.submit(join, *member, timeout=timeout) for member in members]
+      return [one.result() for one in each]
 
   yield meet
-  for channel in opened:
-    channel.leave()
-    channel.close()
-  for channel in opened:  # A process would end, and its sockets with it.
-    for link in channel._peers.values():
-      with contextlib.suppress(OSError):  # Wakes receiving threads.
-        link._peer.shutdown(socket.SHUT_RDWR)
-      link.close()
-  for channel in opened:  # None ends the process in a later test.
-    for watcher in channel._watchers:
-      watcher.join(30)
+  for one in opened:
+    one._leaving.set()  # None ends the process in a later test.
+  for one in opened:
+    die(one)
 
 
 @pytest.fixture
-def meet_peer(port, meet):
-  """Opens channels of members and a `Peer`: `meet_peer(peer, *members)`."""
-  made = []
+def together():
+  """Calls a function with each of several worlds, in threads."""
 
-  def meet_peer(number, *members, timeout=30.0):
-    agreed, peers = {'processes': 1 + len(members)}, []
-    thread = threading.Thread(
-      target=lambda: peers.append(Peer(port, number, agreed))
-    )
-    thread.start()
-    channels = meet(*((m, agreed) for m in members), timeout=timeout)
-    thread.join()
-    made.extend(peers)
-    return *channels, *peers
+  def together(do, *worlds):
+    with futures.ThreadPoolExecutor(len(worlds)) as pool:
+      return [*pool.map(do, worlds)]
 
-  yield meet_peer
-  for peer in made:
-    peer.die()
+  return together

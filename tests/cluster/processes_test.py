@@ -1,7 +1,7 @@
 """Several processes train the same as one, however workers are spread.
 
-channel_test.py covers the messages between a process and its channel; here
-real processes exchange them.
+world_test.py covers the messages between processes; here real processes
+exchange them.
 """
 
 import json
@@ -170,7 +170,8 @@ def connections():
   for fd in os.listdir('/proc/self/fd'):
     try:
       link = socket.socket(fileno=os.dup(int(fd)))
-      links[link.getsockname()[1], link.getpeername()[1]] = link
+      if link.family != socket.AF_UNIX:  # Those are within this process.
+        links[link.getsockname()[1], link.getpeername()[1]] = link
     except OSError:  # A file, or a socket that listens.
       pass
   return {ends: link for ends, link in links.items() if ends[::-1] not in links}
@@ -183,7 +184,7 @@ with ss.join(f'localhost:{port}', 2, process, timeout=30):
     if process == 0:
       for ends, link in connections().items():
         of = 'coordination' if ends in before else 'collectives'
-        if of == first and ends[0] != port:  # Not the channel's.
+        if of == first and ends[0] != port:  # Not the world's.
           link.shutdown(socket.SHUT_RDWR)
       time.sleep(1)
       os.kill(os.getpid(), signal.SIGKILL)

@@ -7,16 +7,9 @@ import time
 
 import pytest
 
-from selsync_jax.cluster import reception
+from selsync_jax.cluster import server, world
 from tests.support.members import connect, TOKEN
-from tests.support.strangers import ATTACKS
-
-pytestmark = pytest.mark.filterwarnings(
-  # A channel's sockets stay open for as long as its process lives.
-  'ignore::pytest.PytestUnraisableExceptionWarning',
-  # Where a process would end, its thread does.
-  'ignore::pytest.PytestUnhandledThreadExceptionWarning',
-)
+from tests.support.strangers import ATTACKS, HELLO
 
 
 @pytest.mark.parametrize('token', ['', TOKEN, 'other'])
@@ -52,22 +45,25 @@ def test_a_crowd_of_silent_strangers_is_not_in_the_way(port, meet):
 
 
 def test_a_drop_at_a_time_does_not_extend_the_hearing(port, monkeypatch, meet):
-  monkeypatch.setattr(reception, 'HEARING', 0.5)
+  monkeypatch.setattr(server, 'GREETING', 0.5)
   thread = threading.Thread(target=meet, args=((0, {'processes': 2}),))
   thread.start()
+  sent = b''
   with connect(port) as stranger, contextlib.suppress(ConnectionError):
-    while True:  # Until process 0 closes the connection.
-      stranger.sendall(b's')
+    for byte in HELLO:  # Until process 0 closes the connection.
+      stranger.sendall(bytes([byte]))
+      sent += bytes([byte])
       time.sleep(0.1)
+  assert sent != HELLO
   meet((1, {'processes': 2}))
   thread.join()
 
 
 def test_a_port_that_somebody_else_answers_is_told(port, meet):
-  with socket.create_server(('localhost', port)) as server:
+  with socket.create_server(('localhost', port)) as other:
 
     def answer():
-      with server.accept()[0] as caller:
+      with other.accept()[0] as caller:
         caller.sendall(b'x\n')
 
     thread = threading.Thread(target=answer)
@@ -83,17 +79,17 @@ def test_a_port_that_somebody_else_answers_is_told(port, meet):
   'host, listens', [('localhost', '127.0.0.1'), ('127.0.0.2', '127.0.0.2')]
 )
 def test_process_0_listens_on_its_own_interface(host, listens, port):
-  opened = reception.Reception(f'{host}:{port}', {'processes': 2}, '')
-  with socket.create_connection((listens, port)):
-    pass
-  with pytest.raises(ConnectionRefusedError):
-    socket.create_connection(('127.0.0.3', port))
-  opened.close()
+  with world.listen(f'{host}:{port}'):
+    with socket.create_connection((listens, port)):
+      pass
+    with pytest.raises(ConnectionRefusedError):
+      socket.create_connection(('127.0.0.3', port))
 
 
 @pytest.mark.parametrize('host', ['no-such-host.invalid', '192.0.2.1'])
 def test_behind_a_forwarded_address_it_listens_on_all(host, port):
-  opened = reception.Reception(f'{host}:{port}', {'processes': 2}, '')
-  with socket.create_connection(('127.0.0.3', port)):
+  with (
+    world.listen(f'{host}:{port}'),
+    socket.create_connection(('127.0.0.3', port)),
+  ):
     pass
-  opened.close()

@@ -12,13 +12,12 @@ import time
 import numpy as np
 import pytest
 
-from selsync_jax.cluster import connection
+from selsync_jax.cluster import connection, link
 from selsync_jax.cluster.protocol import coordinator, member, messages
 from selsync_jax.config import BusyError, ConfigError, RunError
 from selsync_jax.islands import (
   credentials,
   joining,
-  link,
   server,
 )
 from tests.support.meetings import (

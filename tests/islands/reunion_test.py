@@ -10,9 +10,10 @@ import time
 import numpy as np
 import pytest
 
+from selsync_jax.cluster import link
 from selsync_jax.cluster.protocol import messages, rendezvous, seats
 from selsync_jax.config import LostError, RunError, Stopped
-from selsync_jax.islands import joining, link, server
+from selsync_jax.islands import joining, server
 from selsync_jax.islands.credentials import create_credentials
 from selsync_jax.islands.program import complete
 from tests.support.meetings import admit, came, enter, until

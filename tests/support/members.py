@@ -1,45 +1,68 @@
-"""A member of a run that a test can cut off."""
+"""Processes of a JAX world as a test sees them."""
 
 import socket
 import time
 
-from selsync_jax.cluster.link import Link
+from selsync_jax.cluster.connection import SignedFrames
 
 TOKEN = 'the token of the run'
 
 
-def soon():
-  return time.monotonic() + 30
+def die(world):
+  """Ends the connections of a process, like the kernel for a killed one."""
+  world._leaving.set()  # The test goes on.
+  if world._server:
+    world._server.shutdown()
+  link = world._link
+  link._closes = True
+  link._loop.call(lambda: link._frames and link._frames.transport.abort())
+  link._closed.wait(30)
 
 
-class Peer:
-  """The other end of a channel, which a test can cut."""
+def freeze(world, seconds):
+  """Stops the threads of a process, like SIGSTOP."""
+  if world._server:
+    world._server._loop.call(time.sleep, seconds)
+  world._link._loop.call(time.sleep, seconds)
 
-  def __init__(self, port, process, agreed):
-    if process == 0:
-      with socket.create_server(('localhost', port)) as server:
-        self.socket, _ = server.accept()
-      self.link = Link(self.socket, TOKEN, listens=True, deadline=soon())
-      self.receive()
-      self.send({'welcome': 'offer of 0'})
-    else:
-      self.socket = connect(port)
-      self.link = Link(self.socket, TOKEN, listens=False, deadline=soon())
-      self.send({'process': process, 'agreed': agreed})
-      self.receive()
 
-  def send(self, message):
-    self.link.send(message)
+class Caller:
+  """The calling end of a connection to process 0, without an event loop."""
+
+  def __init__(self, plain, token):
+    self.plain, self.heard = plain, []
+    plain.settimeout(30)
+    self.frames = SignedFrames(
+      lambda _: self.heard.append('its number'),
+      lambda _, content: self.heard.append(content),
+      lambda _: None,
+      token,
+      listens=False,
+    )
+    self.frames.connection_made(self)
+    self.receive()
 
   def receive(self):
-    """The next message that is not a heartbeat."""
-    while not (message := self.link.receive(soon())):
-      pass
-    return message
+    """Returns what has arrived; nothing if process 0 has closed."""
+    while not self.heard and (data := self.plain.recv(2**14)):
+      self.frames.data_received(data)
+      if self.frames.stranger:
+        break
+    return self.heard.pop() if self.heard else None
 
-  def die(self):
-    """Closes the socket, like the kernel for a killed process."""
-    self.socket.close()
+  # What the frames need of a transport.
+
+  def write(self, data):
+    self.plain.sendall(data)
+
+  def is_closing(self):
+    return False
+
+  def get_write_buffer_size(self):
+    return 0
+
+  def close(self):
+    self.plain.close()
 
 
 def connect(port):

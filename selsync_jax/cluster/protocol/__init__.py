@@ -1,5 +1,7 @@
 """The protocol of islands without I/O: no sockets, no threads, no clocks.
 
+The processes of one JAX world use it too; see `cluster.world`.
+
 A `Member` and a `Coordinator` take events (a message, a lost connection, the
 time) and leave messages to send. A transport carries them in a run, and
 `stress.schedules` in a simulation.

@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.rendezvous import Rendezvous
@@ -46,6 +46,8 @@ class Coordinator:
     outgoing: messages that the transport sends next.
   """
 
+  _seat: ClassVar[type[Seat]] = Seat
+
   def __init__(
     self,
     islands: int,
@@ -70,7 +72,7 @@ class Coordinator:
     self._now = now
     seat = self._seats.get(number)
     if isinstance(message, messages.Join) and not seat:
-      seat = self._seats[number] = Seat(number, message, now)
+      seat = self._seats[number] = self._seat(number, message, now)
       self._try(seat)
     elif seat:
       seat.heard_at = now
@@ -101,11 +103,9 @@ class Coordinator:
       self._try(seat)
     waiting = [*self._rendezvous.seats.values()]
     for seat in waiting:
-      timeout = seat.join.timeout
-      if now - seat.heard_at > timeout:
+      if now - seat.heard_at > seat.join.timeout:
         self._forget(seat)
-        line = f'island {seat.name} has not answered for {timeout:g} s'
-        self._refuse(seat, Refusal(line, 'lost'))
+        self._refuse(seat, Refusal(f'{seat.title} {seat.silence}', 'lost'))
     waiting = [*self._rendezvous.seats.values()]
     if any(seat.deadline <= now for seat in waiting if seat.deadline):
       self._stop_waiting()

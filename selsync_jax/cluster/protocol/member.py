@@ -141,10 +141,11 @@ class Member:
         self.last = step
       case messages.Sign(waits):
         self.waits = waits
-      case messages.Ended(line, kind):
-        self._hear_end(line, kind)
+      case messages.Ended():
+        self._hear_end(message)
 
-  def _hear_end(self, line: str, kind: str) -> None:
+  def _hear_end(self, ended: messages.Ended) -> None:
+    line, kind = ended.line, ended.kind
     if kind == 'refused':
       line = f'the coordinator {self.address}: {line}'
     if kind == 'left':
@@ -163,10 +164,15 @@ class Member:
     """Ends this island with an error, unless it has one already."""
     self.error = self.error or error
 
-  def fail(self, why: str = '') -> None:
-    """Ends this island with an error, and tells the others."""
+  def fail(self, why: str = '', code: int = 1) -> None:
+    """Ends this island with an error, and tells the others.
+
+    Args:
+      why: the error.
+      code: see `messages.Failed`.
+    """
     if not self.error:
-      self._say(messages.Failed(why))
+      self._say(messages.Failed(why, code))
     self.end(RunError('this island has failed'))
 
   def check(self) -> None:

@@ -2,20 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 import contextlib
+import hashlib
 import math
 from typing import Annotated, Any, Literal, TypeVar
 
 import ml_dtypes  # noqa: F401  # Registers the name bfloat16 in NumPy.
+import msgspec
 import numpy as np
-
-from selsync_jax.config import ConfigError
-
-try:
-  import msgspec
-except ModuleNotFoundError as error:
-  raise ConfigError(
-    f"islands: {error}; pip install 'selsync-jax[islands]'"
-  ) from error
 
 Text = Annotated[
   str,
@@ -212,7 +205,7 @@ class Join(Message):
 
   Attributes:
     name: name, unique in the run.
-    address: `host:port` of its outbox.
+    address: `host:port` of its outbox; of process 0, that of JAX's service.
     run: each part of the island's program, by name: its text, or the
       beginning and a digest.
     timeout: seconds of silence after which this island counts as lost.
@@ -280,9 +273,16 @@ class Last(Message):
 
 
 class Failed(Message):
-  """An island ends with an error."""
+  """An island ends with an error, or by a signal.
+
+  Attributes:
+    why: the error.
+    code: exit code with which the others end, if too few are left; other than 1
+      if a signal has stopped the island.
+  """
 
   why: str = ''
+  code: Annotated[int, msgspec.Meta(ge=0, le=255)] = 1
 
 
 class Alive(Message):
@@ -310,12 +310,14 @@ class Ended(Message):
     kind: `lost` if it may rejoin by itself, `left` if it was asked to stop,
       `finished` if the run has finished, `apart` if islands have arrived at
       different places; otherwise an error.
+    code: exit code of an error.
   """
 
   line: str
   kind: Literal['lost', 'left', 'finished', 'refused', 'apart', 'error'] = (
     'error'
   )
+  code: int = 1
 
 
 OF_ISLANDS = (
@@ -325,11 +327,21 @@ OF_COORDINATORS = Told | Membership | Answer | Stop | Last | Sign | Ended
 
 Kept = TypeVar('Kept', bound=Message)
 
+LONG = 80
+"""The most characters of a value by which programs are compared."""
+
 _encoder = msgspec.msgpack.Encoder()
 _of_islands = msgspec.msgpack.Decoder(OF_ISLANDS)
 _of_coordinators = msgspec.msgpack.Decoder(OF_COORDINATORS)
 _piece = msgspec.msgpack.Decoder(Piece)
 _array = msgspec.msgpack.Decoder(Array)
+
+
+def short(value: Any) -> str:
+  """Returns a value for `Join.run`: as text; of a long one, see there."""
+  text = ascii(str(value))[1:-1]  # Fit for a line.
+  digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+  return text if len(text) <= LONG else f'{text[: LONG - 20]}... {digest}'
 
 
 def changed(message: Kept, **fields: Any) -> Kept:

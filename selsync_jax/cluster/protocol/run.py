@@ -5,15 +5,18 @@ import heapq
 import itertools
 from typing import Any
 
-from selsync_jax.cluster.channel import FAILED, GONE, LEFT
 from selsync_jax.cluster.protocol import accusations, messages
 from selsync_jax.cluster.protocol.arrivals import Arrivals
 from selsync_jax.cluster.protocol.messages import Arrived, Key, Known
 from selsync_jax.cluster.protocol.seats import (
+  FAILED,
   FREE,
+  GONE,
   in_order,
+  LEFT,
   Seat,
   seated,
+  STOPPED,
 )
 
 SILENT = 2.0
@@ -120,10 +123,8 @@ class Run:
     while self._timers and self._timers[0][0] <= now:
       heapq.heappop(self._timers)[2](now)
     for seat in self.there:
-      timeout = seat.join.timeout
-      if now - seat.heard_at > timeout:
-        fate = f'has not answered for {timeout:g} s'
-        self._end({seat: fate}, 'lost')
+      if now - seat.heard_at > seat.join.timeout:
+        self._end({seat: seat.silence}, 'lost')
     if self._grace is not None:
       late = f'is more than {self._grace:g} s late'
       if found := self._late(self._grace, now):
@@ -219,8 +220,9 @@ class Run:
         if self._reached is not None:
           self._reached[seat.name] = step
           self._settle_last()
-      case messages.Failed(why):
-        self._end({seat: f'{FAILED}: {why}' if why else FAILED})
+      case messages.Failed(why, code):
+        fate = FAILED if code == 1 else STOPPED
+        self._end({seat: f'{fate}: {why}' if why else fate}, code=code)
 
   def _begin(self, seats: Iterable[Seat]) -> None:
     """Begins a generation; incomplete work of the one before is void."""
@@ -443,7 +445,11 @@ class Run:
       self._say(self.members, messages.Last(max(reached.values()) + 1))
 
   def _end(
-    self, fates: Mapping[Seat, str], kind: Any = 'error', line: str = ''
+    self,
+    fates: Mapping[Seat, str],
+    kind: Any = 'error',
+    line: str = '',
+    code: int = 1,
   ) -> None:
     """Ends islands; begins a generation without them, or ends all if too few.
 
@@ -451,6 +457,7 @@ class Run:
       fates: fate of each ended island.
       kind: see `messages.Ended`.
       line: reason that ended islands hear, if it is not their own fate.
+      code: see `messages.Ended`.
     """
     gone = [seat for seat in self.members if seat in fates]
     for seat in [seat for seat in self.coming if seat in fates]:
@@ -459,10 +466,10 @@ class Run:
       return
     rest = [seat for seat in self.members if seat not in fates]
     self.is_over = len(rest) < self._minimum
-    lines = [line or f'island {seat.name} {fates[seat]}' for seat in gone]
+    lines = [line or f'{seat.title} {fates[seat]}' for seat in gone]
     if self.is_over:
       kind = 'apart' if kind == 'apart' else 'error'
-      self._say(self.members, messages.Ended(lines[0], kind))
+      self._say(self.members, messages.Ended(lines[0], kind, code))
     else:
       for seat, own in zip(gone, lines, strict=True):
         self._say([seat], messages.Ended(own, kind))
@@ -478,7 +485,7 @@ class Run:
     if seat.name not in self._known:
       self.slots = [FREE if name == seat.name else name for name in self.slots]
     self._note('ended', seat, fate)
-    self._say([seat], messages.Ended(f'island {seat.name} {fate}', kind))
+    self._say([seat], messages.Ended(f'{seat.title} {fate}', kind))
 
   def _note(self, kind: str, seat: Seat, words: str) -> None:
     """Notes an event of an island, and the members afterwards."""

@@ -9,6 +9,10 @@ from selsync_jax.cluster.protocol.messages import Alive, changed, Join, Place
 FREE = ''
 """The name in a slot whose island has not joined yet."""
 
+# Ways in which a member can end.
+LEFT, FAILED, GONE = 'has left', 'has failed', 'is gone'
+STOPPED = 'was stopped by a signal'
+
 MINUTE = 60.0
 """Seconds over which rates are averaged."""
 
@@ -57,6 +61,16 @@ class Seat:
   def name(self) -> str:
     """The island's name."""
     return self.join.name
+
+  @property
+  def title(self) -> str:
+    """The island's name in a sentence."""
+    return f'island {self.name}'
+
+  @property
+  def silence(self) -> str:
+    """The fate of an island that is silent for too long."""
+    return f'has not answered for {self.join.timeout:g} s'
 
   def note(self, done: Alive, now: float) -> None:
     """Keeps the island's report of its work."""

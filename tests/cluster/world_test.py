@@ -1,7 +1,7 @@
-"""The channel between processes, tested with threads instead of processes."""
+"""The processes of a world, tested with threads instead of processes."""
 
 import atexit
-from concurrent import futures
+import contextlib
 import os
 import random
 import socket
@@ -10,27 +10,21 @@ import time
 
 import pytest
 
-from selsync_jax.cluster import channel as channels
-from selsync_jax.cluster import processes
+from selsync_jax.cluster import processes, world
 from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.cluster.link import Link
-from selsync_jax.cluster.reception import ClusterError
+from selsync_jax.cluster.connection import SignedFrames
 from selsync_jax.config import ConfigError, RunError
 from tests.support.marks import slow
-from tests.support.members import connect, soon, TOKEN
+from tests.support.members import Caller, connect, die, freeze, TOKEN
+from tests.support.strangers import joins
 
-pytestmark = pytest.mark.filterwarnings(
-  # A channel's sockets stay open for as long as its process lives.
-  'ignore::pytest.PytestUnraisableExceptionWarning',
-  # Where a process would end, its thread does.
-  'ignore::pytest.PytestUnhandledThreadExceptionWarning',
-)
 AGAIN = 'restart all processes to resume from the last checkpoint'
 
 
 def test_all_get_the_offer_of_process_0(meet):
   agreed = {'processes': 3, 'config': '{}'}
-  members = meet(*((i, agreed) for i in range(3)))
+  same = agreed | {'island': None}  # As if it were not there.
+  members = meet((0, agreed), (1, agreed), (2, same))
   assert [member.offer for member in members] == ['offer of 0'] * 3
 
 
@@ -70,7 +64,7 @@ def test_who_does_not_match_is_told_why_and_so_are_those_that_wait(
 ):
   members, missing, refused = UNMATCHED[case]
   errors = meet(*members, timeout=2)
-  assert all(isinstance(error, ClusterError) for error in errors)
+  assert all(isinstance(error, RunError) for error in errors)
   said = sorted(str(error).replace(str(port), 'PORT') for error in errors)
   waiting = (
     f'of {members[0][1]["processes"]} processes, {missing} did not connect '
@@ -83,7 +77,7 @@ def test_who_does_not_match_is_told_why_and_so_are_those_that_wait(
   assert said == sorted(turned_away + others)
 
 
-def test_who_was_refused_may_come_again(port, meet):
+def test_who_was_refused_may_come_again(meet):
   wrong, right = {'processes': 2, 'seed': 1}, {'processes': 2, 'seed': 0}
   results = []
   thread = threading.Thread(target=lambda: results.extend(meet((0, right))))
@@ -99,8 +93,8 @@ def test_a_process_that_died_before_all_had_come_can_be_replaced(port, meet):
   agreed, results = {'processes': 3}, []
   thread = threading.Thread(target=lambda: results.extend(meet((0, agreed))))
   thread.start()
-  peer = Link(connect(port), TOKEN, listens=False, deadline=soon())
-  peer.send({'process': 1, 'agreed': agreed})
+  peer = Caller(connect(port), TOKEN)
+  peer.frames.send(joins(run={'processes': '3'}))
   peer.close()
   results.extend(meet((1, agreed), (2, agreed)))
   thread.join()
@@ -134,10 +128,18 @@ def test_a_port_that_is_taken_is_named(port, meet):
 
 
 FATES = {
-  'is gone': (None, 1),
-  'has failed': ({'fate': channels.FAILED}, 1),
-  'was stopped by a signal': ({'fate': channels.STOPPED, 'code': 75}, 75),
+  'is gone': (die, 1),
+  'has failed': (lambda victim: victim.fail(2), 1),
+  'was stopped by a signal': (lambda victim: victim._stop(75), 75),
 }
+
+
+@pytest.fixture
+def exits(monkeypatch):
+  """What processes do when Python exits."""
+  exits = []
+  monkeypatch.setattr(atexit, 'register', lambda *args: exits.append(args))
+  return exits
 
 
 @pytest.mark.parametrize('fate', FATES)
@@ -145,145 +147,146 @@ FATES = {
   'victim, survivors', [(0, [1]), (1, [0]), (1, [0, 2])], ids=str
 )
 def test_survivors_end_alike_with_one_line_that_says_what_became_of_another(
-  victim, survivors, fate, meet_peer, ends, capfd
+  victim, survivors, fate, meet, ends, exits, capfd
 ):
-  *_, peer = meet_peer(victim, *survivors)
-  news, code = FATES[fate]
-  if news:
-    peer.send({'process': victim} | news)
-  else:
-    peer.die()
-  # Process 2 tells process 0 as well, which would have ended by then.
-  count = 2 * len(survivors) - 1
-  assert [ends.get(timeout=30) for _ in range(count)] == [code] * count
-  lines = capfd.readouterr().err.splitlines()
-  assert len(lines) <= count and set(lines) == {
+  agreed = {'processes': 1 + len(survivors)}
+  members = meet(*((i, agreed) for i in sorted([victim, *survivors])))
+  act, code = FATES[fate]
+  act(members[victim])
+  assert [ends.get(timeout=30) for _ in survivors] == [code] * len(survivors)
+  assert sorted(capfd.readouterr().err.splitlines()) == [
     f'process {i}: process {victim} {fate}; {AGAIN}' for i in survivors
-  }
+  ]
+  assert exits == [(os._exit, 2)] * (fate == 'has failed')
+  assert ends.empty()  # The victim has its own exit code.
 
 
-@pytest.mark.parametrize('number', [0, 1])
-def test_a_failing_process_says_so_and_exits_without_waiting(
-  number, meet_peer, ends, monkeypatch
-):
-  exits = []
-  monkeypatch.setattr(atexit, 'register', lambda *args: exits.append(args))
-  channel, peer = meet_peer(1 - number, number)
-  channel.fail(2)
-  news = {'process': number, 'fate': channels.FAILED, 'code': 1}
-  assert peer.receive() == news
-  assert exits == [(os._exit, 2)]
-  peer.die()
-  time.sleep(0.1)
-  assert ends.empty()  # It already has its own exit code.
+def test_process_0_hears_of_an_end_after_all_others(meet, ends, monkeypatch):
+  """It may end at once, and the server with it."""
+  agreed = {'processes': 3}  # No sign of life is due meanwhile:
+  members = meet(*((i, agreed) for i in range(3)), timeout=300.0)
+  own, *others = members[0]._server._known
+  send, heard = SignedFrames.send, []
+
+  def note(caller, *contents):
+    heard.append(caller)
+    send(caller, *contents)
+
+  monkeypatch.setattr(SignedFrames, 'send', note)
+  die(members[1])
+  assert [ends.get(timeout=30) for _ in range(2)] == [1, 1]
+  (other,) = (caller for caller in others if caller in heard)
+  assert heard.index(other) < heard.index(own)
 
 
 def test_who_fails_of_the_same_error_keeps_its_own_words(
-  meet_peer, ends, monkeypatch, capfd
+  meet, ends, exits, monkeypatch, capfd
 ):
-  monkeypatch.setattr(channels, 'GRACE', 5.0)
-  monkeypatch.setattr(atexit, 'register', lambda *_: None)
-  channel, peer = meet_peer(0, 1)
-  peer.send({'process': 0, 'fate': channels.FAILED})
-  channel.fail(1)
-  peer.die()
+  monkeypatch.setattr(world, 'GRACE', 5.0)
+  members = meet(*((i, {'processes': 2}) for i in range(2)))
+  members[1].fail(1)
+  members[0].fail(1)
+  assert exits == [(os._exit, 1)] * 2
   time.sleep(0.1)
   assert ends.empty()
   assert capfd.readouterr().err == ''
 
 
-def test_who_leaves_is_not_missed(meet_peer, ends, capfd):
-  _, peer = meet_peer(1, 0)
-  peer.send({'process': 1, 'fate': channels.LEFT})
-  peer.die()
-  time.sleep(0.1)
+def test_processes_that_leave_are_not_missed(meet, together, ends, capfd):
+  members = meet(*((i, {'processes': 3}) for i in range(3)))
+  together(lambda member: member.leave(), *members)
+  die(members[1])
+  together(lambda member: member.close(), members[0], members[2])
   assert ends.empty()
   assert capfd.readouterr().err == ''
 
 
 def test_who_has_left_and_waits_hears_that_the_last_one_fails(
-  meet_peer, ends, capfd
+  meet, ends, exits, capfd
 ):
-  *members, peer = meet_peer(1, 0, 2)
-  for member in members:
-    member.leave()
-  peer.send({'process': 1, 'fate': channels.FAILED})
-  # Process 2 tells process 0 as well, which would have ended by then.
-  assert [ends.get(timeout=30) for _ in range(3)] == [1, 1, 1]
-  peer.die()
-  assert set(capfd.readouterr().err.splitlines()) == {
+  members = meet(*((i, {'processes': 3}) for i in range(3)))
+
+  def leave(member):
+    with contextlib.suppress(RunError):  # The process would have ended.
+      member.leave()
+
+  waiting = [threading.Thread(target=leave, args=(members[i],)) for i in (0, 2)]
+  for thread in waiting:
+    thread.start()
+  members[1].fail(1)
+  assert [ends.get(timeout=30) for _ in waiting] == [1, 1]
+  assert sorted(capfd.readouterr().err.splitlines()) == [
     f'process {i}: process 1 has failed; {AGAIN}' for i in (0, 2)
-  }
+  ]
+  for thread in waiting:
+    thread.join()
 
 
 @pytest.mark.parametrize('victim, survivor', [(0, 1), slow(1, 0)])
 def test_a_silent_process_is_lost_after_the_timeout(
-  victim, survivor, meet_peer, ends, capfd, monkeypatch
+  victim, survivor, meet, ends, capfd
 ):
-  monkeypatch.setattr(channels, 'BEAT', 0.05)
-  _, peer = meet_peer(victim, survivor, timeout=1.0)
-  peer.send({})
+  """When it wakes, it ends too."""
+  members = meet(*((i, {'processes': 2}) for i in range(2)), timeout=1.0)
+  freeze(members[victim], 2.5)
   assert ends.get(timeout=30) == 1
   assert capfd.readouterr().err == (
     f'process {survivor}: process {victim} does not answer; {AGAIN}\n'
   )
-  peer.die()
+  assert ends.get(timeout=30) == 1
+  assert capfd.readouterr().err == (
+    f'process {victim}: process {survivor} is gone; {AGAIN}\n'
+  )
 
 
 @pytest.mark.slow
-def test_a_process_that_wakes_in_time_is_not_missed(
-  meet_peer, ends, monkeypatch
-):
-  monkeypatch.setattr(channels, 'BEAT', 0.05)
-  _, peer = meet_peer(1, 0, timeout=1.0)
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_process_that_wakes_in_time_is_not_missed(victim, meet, ends):
+  members = meet(*((i, {'processes': 2}) for i in range(2)), timeout=1.0)
   for _ in range(4):
-    time.sleep(0.4)
-    peer.send({})
+    freeze(members[victim], 0.5)
+    time.sleep(0.7)
   assert ends.empty()
-  peer.send({'process': 1, 'fate': channels.LEFT})
-  peer.die()
 
 
 @pytest.mark.parametrize('seed', range(6))
-def test_processes_that_are_asked_to_stop_do_so_after_the_same_step(seed, meet):
+def test_processes_that_are_asked_to_stop_do_so_after_the_same_step(
+  seed, meet, together
+):
   """Whichever process is asked, and however far each one is."""
   rng = random.Random(seed)
   members = meet(*((i, {'processes': 3}) for i in range(3)))
-  asked = rng.sample(range(3), rng.choice([1, 1, 2, 3]))
+  asked = rng.sample(members, rng.choice([1, 1, 2, 3]))
+  pauses = {one: [rng.uniform(0, 0.004) for _ in range(999)] for one in members}
 
-  def train(i, channel, pauses):
-    for step, pause in enumerate(pauses, 500):
+  def train(member):
+    for step, pause in enumerate(pauses[member], 500):
       time.sleep(pause)
-      if i in asked and step == 510:
-        channel.agreement.ask()
-      if channel.agreement.stops_after(step):
+      if member in asked and step == 510:
+        member.agreement.ask()
+      if member.agreement.stops_after(step):
         return step
     return None
 
-  with futures.ThreadPoolExecutor(3) as pool:
-    pauses = [[rng.uniform(0, 0.004) for _ in range(2000)] for _ in range(3)]
-    last = list(pool.map(train, range(3), members, pauses))
+  last = together(train, *members)
   assert last[0] is not None and last == [last[0]] * 3
 
 
 def test_a_process_that_waits_for_the_agreement_ends_with_its_peer(
-  meet_peer, ends, capfd
+  meet, ends, capfd
 ):
-  channel, peer = meet_peer(1, 0)
-  channel.agreement.ask()
-  assert peer.receive() == {'stop': True}
-  threading.Thread(
-    target=channel.agreement.stops_after, args=(7,), daemon=True
-  ).start()
-  peer.die()
+  members = meet(*((i, {'processes': 2}) for i in range(2)))
+  freeze(members[1], 0.5)  # It does not say how far it is.
+  members[0].agreement.ask()
+  wait = members[0].agreement.stops_after
+  threading.Thread(target=wait, args=(7,), daemon=True).start()
+  die(members[1])
   assert ends.get(timeout=30) == 1
   assert capfd.readouterr().err == f'process 0: process 1 is gone; {AGAIN}\n'
-  # The thread would have ended with its process.
-  channel.agreement.hear({'last': 7})
 
 
 class Recorder:
-  """A channel that only records its messages."""
+  """A world that only records what it is told."""
 
   def __init__(self):
     self.said, self.agreement = [], Agreement()
@@ -323,4 +326,4 @@ def test_a_process_leaves_or_fails_as_its_work_ended(
     with cluster:
       pass
   assert recorder.said == said
-  assert slept == ([channels.GRACE] if waits else [])
+  assert slept == ([world.GRACE] if waits else [])
