@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from selsync_jax.cluster import processes
 from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
 from selsync_jax.data.pace import Watch
@@ -202,22 +201,17 @@ class IslandParticipants(Participants):
     """Ignores signals, because this island's end would end all islands."""
     return False
 
-  def welcome(self, step: int, save: Callable[[], pathlib.Path]) -> None:
+  def welcome(self, step: int, pack: Callable[[], bytes]) -> None:
     """Admits islands that join, and releases islands that leave.
 
-    Only one island saves the checkpoint for joining islands. They call
-    `choose` and `compare`, like islands at every start of a run.
+    Only one island packs its state for joining islands. They call `choose` and
+    `compare`, like islands at every start of a run.
 
     Raises:
       Stopped: if this island was asked to leave.
     """
-
-    def pack(_):
-      folder = save()  # All processes of the island save.
-      return checkpoints.packed(folder) if processes.is_first() else b''
-
     self.peers.admit()
-    self._begin({step: Takers(0)}, pack)
+    self._begin({step: Takers(0)}, lambda _: pack())
     self._digests(self._setup.digest)
 
   def _begin(

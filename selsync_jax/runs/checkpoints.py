@@ -37,6 +37,7 @@ MANIFEST = 'manifest.json'
 # Orbax adds time stamps to its own file after the manifest is written.
 _NOT_LISTED = (MANIFEST, '_CHECKPOINT_METADATA')
 _UNFINISHED = '.orbax-checkpoint-tmp'  # After the step, while orbax saves.
+_ARRAYS = 'arrays'  # The state in a message that was packed from memory.
 # Seconds that a save may take, orbax's default. It is long because a slow disk
 # is no error; but a disk that never answers must not block a run forever.
 _LIMIT = 1200
@@ -132,8 +133,22 @@ def packed(folder: pathlib.Path) -> bytes:
   return whole.getvalue()
 
 
+def packed_state(state: Any, record: dict[str, Any]) -> bytes:
+  """Packs a checkpoint from memory, without files; see `Checkpoints.save`.
+
+  The state's leaves follow each other. All processes must call this.
+  """
+  whole = io.BytesIO()
+  with zipfile.ZipFile(whole, 'w') as archive:
+    archive.writestr(str(RECORD), json.dumps(record | {'format': FORMAT}))
+    with archive.open(_ARRAYS, 'w', force_zip64=True) as file:
+      for leaf in jax.tree.leaves(state):
+        file.write(np.asarray(arrays.everywhere(leaf)).tobytes())
+  return whole.getvalue()
+
+
 def _unpacked(content: bytes) -> zipfile.Path:
-  """Inverts `packed`; the files stay in memory."""
+  """Opens what `packed` or `packed_state` returned; it stays in memory."""
   return zipfile.Path(zipfile.ZipFile(io.BytesIO(content)))
 
 
@@ -220,7 +235,8 @@ class Checkpoints:
       if step > choice.step or (choice.content and step == choice.step):
         why = UNSHARED, 'not on all islands'
         self._unusable.setdefault(path, why)
-    self._arrived = None
+    kept = (step for step, path in found.items() if path not in self._unusable)
+    self._on_disk, self._arrived = max(kept, default=-1), None
     if choice.content is not None:
       self._arrived = _unpacked(choice.content)
     record = None
@@ -251,15 +267,12 @@ class Checkpoints:
         aside = files.move_aside(path, aside)
         line = f'checkpoint {path.name} is {reason}; moved to {aside}'
         print(line, file=sys.stderr)
-      if self._arrived and processes.is_first():
-        # If the process ends meanwhile, orbax removes a folder of this name.
-        temporary = self._folder / f'{self._newest}{_UNFINISHED}'
-        shutil.rmtree(temporary, ignore_errors=True)
-        self._arrived.root.extractall(temporary)
-        temporary.rename(self.folder(self._newest))
-      self._arrived = None
+      if self._arrived and not (self._arrived / _ARRAYS).exists():
+        if processes.is_first():
+          self._extract(self._arrived)
+        self._arrived, self._on_disk = None, self._newest
     found = max(steps(self._workdir), default=-1)
-    if processes.is_first() and found != self._newest:
+    if processes.is_first() and found != self._on_disk:
       raise BusyError(
         f'--workdir={self._workdir}: another process is writing a run there'
       )
@@ -294,6 +307,14 @@ class Checkpoints:
       raise
     with _as_checkpoint_error():
       self._close()
+
+  def _extract(self, arrived: zipfile.Path) -> None:
+    """Writes the files of a packed checkpoint."""
+    # If the process ends meanwhile, orbax removes a folder of this name.
+    temporary = self._folder / f'{self._newest}{_UNFINISHED}'
+    shutil.rmtree(temporary, ignore_errors=True)
+    arrived.root.extractall(temporary)
+    temporary.rename(self.folder(self._newest))
 
   def _close(self) -> None:
     self._waiter.shutdown(wait=False)
@@ -356,6 +377,16 @@ class Checkpoints:
     [workers, ...]. Without shardings, the arrays of all workers stay on the
     host. It raises `CheckpointError` if the checkpoint holds other arrays.
     """
+    if self._arrived:
+      with (self._arrived / _ARRAYS).open('rb') as file:
+        self._arrived = None
+
+        def placed(x):
+          content = file.read(x.size * x.dtype.itemsize)
+          whole = np.frombuffer(content, x.dtype).reshape(x.shape)
+          return arrays.placed(whole, x.sharding)
+
+        return jax.tree.map(placed, like)
     on_host = all(x.sharding is None for x in jax.tree.leaves(like))
     if on_host:
       template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)

@@ -230,6 +230,12 @@ class Store(contextlib.ExitStack):
     record = self._new_record(totals, about)
     self.checkpoints.save(totals.steps, state, record)
 
+  def packed(self, state: Any, totals: Totals, **about: Any) -> bytes:
+    """Returns the message of a `checkpoint`, without saving it."""
+    from selsync_jax.runs import checkpoints
+
+    return checkpoints.packed_state(state, self._new_record(totals, about))
+
   def rehearse(self, state: Any, totals: Totals, **about: Any) -> None:
     """Saves a new run before its first step, and removes this checkpoint.
 

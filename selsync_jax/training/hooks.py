@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 import contextlib
 import functools
-import pathlib
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -134,24 +133,25 @@ class Hooks(contextlib.ExitStack):
       raise Stopped(f'stopped by a signal after step {step}')
 
   def welcome(self, now: Due, state: Any) -> None:
-    """Admits waiting programs, which start from this step's checkpoint.
+    """Admits waiting programs, to which one program sends its state.
 
-    The next step counts as a first step in all programs.
+    That program also saves the state, while the joining ones load it. The next
+    step counts as a first step in all programs.
     """
     if now.is_last or not self._participants.admits:
       return
     self._fetcher.enter_all()
     self._fetcher.begin_again()
-    step, checkpoints = self._fetcher.totals.steps, self._store.checkpoints
+    totals = self._fetcher.totals
+    about = self._about(self._participants.record(copied=not now.saves))
 
     @functools.cache  # Called twice if a program ends.
-    def save() -> pathlib.Path:
-      if not now.saves:
-        self.save(state, **self._participants.record(copied=True))
-      checkpoints.wait()
-      return checkpoints.folder(step)
+    def pack() -> bytes:
+      return self._store.packed(state, totals, **about)
 
-    self._participants.welcome(step, save)
+    self._participants.welcome(totals.steps, pack)
+    if pack.cache_info().currsize and not now.saves:
+      self._store.checkpoint(state, totals, **about)
 
   def results(self, shared: dict[str, Any]) -> dict[str, Any]:
     """Returns the summary after the last step, with scores on the test split.

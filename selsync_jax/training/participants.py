@@ -131,11 +131,11 @@ class Participants:
     self.preemption.close()
     return self.preemption.requested(step + 1)
 
-  def welcome(self, step: int, save: Callable[[], pathlib.Path]) -> None:
+  def welcome(self, step: int, pack: Callable[[], bytes]) -> None:
     """Admits programs that join, and releases programs that leave.
 
-    All programs call it after the same `step`, when it `admits`. `save()` saves
-    the step's checkpoint and returns the folder.
+    All programs call it after the same `step`, when it `admits`. `pack()`
+    returns the step's checkpoint, see `checkpoints.packed_state`.
     """
 
 

@@ -1,5 +1,6 @@
 """The compiled functions of a run."""
 
+from selsync_jax.runs import provenance, writers
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
@@ -12,6 +13,7 @@ class Programs:
 
   If the program `prepares`, the constructor calls each function once, and drops
   the results. These calls run every branch without waiting for other programs.
+  It also does other slow work, so that the others need not wait for it later.
 
   Args:
     settings: the run's settings. If the run resumes, they are adapted to its
@@ -42,4 +44,5 @@ class Programs:
       batch = next(participants.batches(problem.data, 0, 1))
       state, _ = self.step(setup.initial(), batch)
       self.evaluator.warm_up(setup.landed(state))
-      _ = setup.digest, problem.rates  # Cached.
+      _ = setup.digest, problem.rates, provenance.origin()  # Cached.
+      writers.load(settings.config.log.to)

@@ -72,6 +72,26 @@ def test_every_worker_gets_its_own_state_back(saved, mapper):
     np.testing.assert_array_equal(after[name], array)
 
 
+def test_a_state_that_came_as_a_message_is_placed_and_not_written(
+  saved, mapper
+):
+  workdir, state = saved
+  mapper = layout.choose(mapper, WORKERS)
+  record = RECORD | {'totals': RECORD['totals'] | {'steps': 9}}
+  message = checkpoints.packed_state(mapper.place(state), record)
+  like = mapper.abstract(worker_state())
+  arrived = Checkpoints(
+    workdir, choose=lambda _: checkpoints.Choice(9, message)
+  )
+  assert arrived.record['totals']['steps'] == 9
+  with arrived.opened(keep=2):
+    found = arrived.restore(like)
+    for name in state:
+      np.testing.assert_array_equal(found[name], state[name])
+      assert found[name].sharding == like[name].sharding
+    assert [*checkpoints.steps(workdir)] == [8]
+
+
 def test_restored_state_lies_where_the_results_of_a_step_lie(saved, mapper):
   workdir, _ = saved
   placed = layout.choose(mapper, WORKERS).replicate(worker_state)
