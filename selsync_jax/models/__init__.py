@@ -2,7 +2,7 @@
 
 A model is a module of flax linen. Its first field is the number of scores, and
 the other fields are the fields of `config.model`. `model(x, *, train)` returns
-scores with a last axis of classes. `as_linen` converts a module of flax nnx.
+scores with a last axis of classes. `bridge` converts a module of flax nnx.
 Parameters are float32 for every `dtype` of the computation. Models do not
 depend on workers or synchronization.
 """
@@ -14,7 +14,6 @@ from typing import Any
 import flax.linen as nn
 
 from selsync_jax.config import bind, Bound, config_errors, lookup, Registry
-from selsync_jax.models.bridge import as_linen
 from selsync_jax.models.convolution import (
   AlexNet,
   ConvNet,
@@ -49,6 +48,9 @@ def register_model(model: Any) -> Any:
   Raises:
     ConfigError: if another model has this name.
   """
+  # Its import of nnx would take a third of a second of every start.
+  from selsync_jax.models.bridge import as_linen
+
   return MODELS.register(model, as_linen(model))
 
 

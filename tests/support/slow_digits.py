@@ -6,11 +6,13 @@ hangs: no thread of the process runs, while the system answers for it.
 """
 
 import ctypes
+from importlib import util
 import os
+import pathlib
 import signal
 import time
 
-from sklearn.datasets import load_digits
+import numpy as np
 
 import selsync_jax as ss
 from selsync_jax import data
@@ -23,15 +25,19 @@ HELD = 60  # Seconds.
 def slow_digits():
   """Handwritten digits that take some seconds per batch of a worker."""
   pause = float(os.environ.get('STEP_PAUSE', '0'))
-  found = load_digits()
-  image = found.images[..., None].astype('float32') / 16
+  # The import of scikit-learn would take as long as that of JAX and the rest.
+  (folder,) = util.find_spec('sklearn').submodule_search_locations
+  file = pathlib.Path(folder, 'datasets', 'data', 'digits.csv.gz')
+  found = np.loadtxt(file, delimiter=',')
+  image = found[:, :-1].reshape(-1, 8, 8, 1).astype('float32') / 16
+  target = found[:, -1].astype(int)
 
   def rest(batch, key):
     time.sleep(pause)
     return batch
 
   def part(start, stop):
-    return {'image': image[start:stop], 'label': found.target[start:stop]}
+    return {'image': image[start:stop], 'label': target[start:stop]}
 
   return data.from_arrays(
     train=part(0, 1100),
