@@ -21,11 +21,19 @@ Then prints the number of steps, relative to an equally long time before and
 after the storm, the share of the islands that took part, and how much longer
 than usual the three steps took. The exit code is 1 after any error; missed
 goals do not count.
+
+  python -m stress.storm --islands=4 --minutes=30 --restarts
+
+This is the reference: the same faults while the same training is one run of
+several processes. When a process ends, all start again from the last
+checkpoint, at once, as under a scheduler. Such a run has no coordinator and no
+newcomers, so of these faults only those of processes remain. Prints only the
+number of steps, relative to the time without faults, and how often all started.
 """
 
 import argparse
 import collections
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 import json
 import os
@@ -36,6 +44,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -50,6 +59,10 @@ QUIET = 60.0  # Seconds without a fault before the storm, and after it.
 CUT = 30.0  # Seconds without a network.
 PATIENCE = 120.0  # Seconds within which a victim must train again.
 SEEDS = range(100, 105)  # Seeds of undisturbed runs.
+MEETING = 10.0  # Seconds in which the processes of one run must meet.
+# Steps from one checkpoint of the reference to the next. A save takes some
+# 0.1 s, so every sqrt(2 x 0.1 s x 45 s) = 3 s is best (Young 1974).
+SAVES = 12
 FAULTS = {  # Number of victims of each.
   'killed': 1,
   'killed in an average': 1,
@@ -63,38 +76,117 @@ FAULTS = {  # Number of victims of each.
   'two killed': 2,
   'donor killed': 2,
 }
+LASTS = {  # Seconds; the others end at once.
+  'frozen': TIMEOUT / 3,
+  'given up': 2 * TIMEOUT,
+  'cut off': CUT,
+  'lock held': slow_digits.HELD,
+}
 CONFIG = 'tests/support/slow_digits.py'
 SAME = 'loss', 'synced', 'relative_change', 'samples', 'lssr'
 
 
-class Storm:
-  """Islands on separate hosts, and their coordinator on another.
+class Training:
+  """Processes that train, each on its own host, and one more host.
 
   Args:
     folder: the folder of their runs.
-    islands: N, the number of islands.
+    islands: N, the number of processes.
     flags: more flags of `train`.
     bandwidth: the rate of each host's link, in tc(8)'s notation.
+
+  Attributes:
+    running: the processes by name.
+    rate: steps per second without faults, see `ride_out`.
+    span: when the faults began and ended, in seconds since 1970.
+  """
+
+  rate: float
+  span: tuple[float, float]
+
+  def __init__(
+    self, folder: pathlib.Path, islands: int, flags: list[str], bandwidth: str
+  ):
+    self.folder, self._flags = folder, flags
+    self.names = [f'island{i}' for i in range(islands)]
+    self._hosts = emulated.Hosts(islands + 1, bandwidth, folder)
+    self.running: dict[str, subprocess.Popen] = {}
+
+  def begin(self, name: str) -> subprocess.Popen:
+    """Starts a process."""
+    raise NotImplementedError
+
+  def begin_all(self) -> None:
+    """Starts all processes."""
+    self.running = {name: self.begin(name) for name in self.names}
+
+  def metrics(self, name: str) -> pathlib.Path:
+    """The file of a process's reports."""
+    return self.folder / name / 'metrics.jsonl'
+
+  def end(self) -> None:
+    """Ends all processes."""
+    for process in self.running.values():
+      process.kill()
+      process.wait()
+
+  def link(self, name: str, state: str) -> None:
+    """Sets the link of a process's host `up` or `down`."""
+    self._hosts.link(self.names.index(name), state)
+
+  def log(self, name: str) -> str:
+    """The output of a process."""
+    return (self.folder / f'{name}.log').read_text()
+
+  def last(self, name: str) -> dict:
+    """A process's report of its last step."""
+    path = self.metrics(name)
+    rows = []
+    if path.exists():
+      with open(path, 'rb') as file:
+        file.seek(max(0, path.stat().st_size - 4096))
+        lines = file.read().splitlines(keepends=True)[1:]
+      rows = [line for line in lines if line.endswith(b'\n')]
+    return json.loads(rows[-1]) if rows else {'step': 0, 'synced': 0}
+
+  def step(self, name: str) -> int:
+    """The last step of a process; 0 before its first step."""
+    return self.last(name)['step']
+
+  def wait(self, name: str, step: int) -> bool:
+    """Waits until a process has passed a step; returns whether it has."""
+    return until(lambda: self.step(name) > step)
+
+  def _start(self, name: str, *command: str) -> subprocess.Popen:
+    host = (*self.names, 'meet').index(name)
+    with open(self.folder / f'{name}.log', 'a') as log:
+      return self._hosts.start(
+        *(host, command),
+        cwd=live_runs.ROOT,
+        env=os.environ | {'STEP_PAUSE': str(PAUSE)},
+        stdout=log,
+        stderr=subprocess.STDOUT,
+      )
+
+
+class Storm(Training):
+  """Islands, and their coordinator on the last host.
 
   Attributes:
     pauses: the seconds in which the others took three steps, by fault.
     returns: the seconds from starts of islands to their training.
   """
 
-  def __init__(
-    self, folder: pathlib.Path, islands: int, flags: list[str], bandwidth: str
-  ):
-    self.folder, self._flags = folder, flags
+  def __init__(self, *given: Any):
+    super().__init__(*given)
     self.pauses: dict[str, list[float]] = collections.defaultdict(list)
     self.returns: list[float] = []
-    self.names = [f'island{i}' for i in range(islands)]
-    self._hosts = emulated.Hosts(islands + 1, bandwidth, folder)
     self.point = self.meet()
     self._invitation = ''
     while not self._invitation:
       time.sleep(0.1)
       self._invitation = self.log('meet').partition('\n')[0]
-    self.running = {name: self.begin(name) for name in self.names}
+    self.begin_all()
 
   def meet(self) -> subprocess.Popen:
     """Starts the coordinator."""
@@ -112,37 +204,16 @@ class Storm:
     train = train_command(self.folder, self._flags)
     return self._start(name, *train, *given, f'--cluster_timeout={TIMEOUT}')
 
-  def link(self, name: str, state: str) -> None:
-    """Sets the link of an island `up` or `down`."""
-    self._hosts.link(self.names.index(name), state)
-
-  def log(self, name: str) -> str:
-    """The output of an island or of the coordinator."""
-    return (self.folder / f'{name}.log').read_text()
+  def end(self) -> None:
+    """Ends the coordinator and all islands."""
+    self.point.kill()
+    self.point.wait()
+    super().end()
 
   def events(self) -> list[journal.Event]:
     """The events of joining and leaving islands."""
     lines = (self.folder / 'events.jsonl').read_text().splitlines()
     return [journal.Event(**json.loads(line)) for line in lines]
-
-  def last(self, name: str) -> dict:
-    """An island's report of its last step."""
-    path = self.folder / name / 'metrics.jsonl'
-    rows = []
-    if path.exists():
-      with open(path, 'rb') as file:
-        file.seek(max(0, path.stat().st_size - 4096))
-        lines = file.read().splitlines(keepends=True)[1:]
-      rows = [line for line in lines if line.endswith(b'\n')]
-    return json.loads(rows[-1]) if rows else {'step': 0, 'synced': 0}
-
-  def step(self, name: str) -> int:
-    """The last step of an island; 0 before its first step."""
-    return self.last(name)['step']
-
-  def wait(self, name: str, step: int) -> bool:
-    """Waits until an island has passed a step; returns whether it has."""
-    return until(lambda: self.step(name) > step)
 
   def back(self, name: str, step: int) -> float | None:
     """Starts an island whenever it has ended, until it has passed a step.
@@ -163,19 +234,50 @@ class Storm:
 
   def rows(self, name: str) -> dict[int, dict]:
     """An island's report of each step."""
-    rows = (self.folder / name / 'metrics.jsonl').read_text().splitlines()
+    rows = self.metrics(name).read_text().splitlines()
     return {row['step']: row for row in map(json.loads, rows)}
 
-  def _start(self, name: str, *command: str) -> subprocess.Popen:
-    host = (*self.names, 'meet').index(name)
-    with open(self.folder / f'{name}.log', 'a') as log:
-      return self._hosts.start(
-        *(host, command),
-        cwd=live_runs.ROOT,
-        env=os.environ | {'STEP_PAUSE': str(PAUSE)},
-        stdout=log,
-        stderr=subprocess.STDOUT,
-      )
+
+class Restarted(Training):
+  """One run of all processes, which start again whenever one has ended.
+
+  Attributes:
+    starts: how often all have started.
+  """
+
+  def __init__(self, *given: Any):
+    super().__init__(*given)
+    self.begin_all()
+    self.starts, self._is_over = 1, threading.Event()
+    self._supervisor = threading.Thread(target=self._supervise)
+    self._supervisor.start()
+
+  def begin(self, name: str) -> subprocess.Popen:
+    """Starts a process."""
+    more = *self._flags, f'--config.checkpoint.every={SAVES}'
+    return self._start(
+      *(name, *train_command(self.folder / 'run', more)),
+      *('--coordinator=host0:7000', f'--num_processes={len(self.names)}'),
+      *(f'--process_id={self.names.index(name)}',),
+      f'--cluster_timeout={MEETING}',
+    )
+
+  def metrics(self, name: str) -> pathlib.Path:
+    """The file of all processes' reports."""
+    return super().metrics('run')
+
+  def end(self) -> None:
+    """Ends all processes for good."""
+    self._is_over.set()
+    self._supervisor.join()
+    super().end()
+
+  def _supervise(self) -> None:
+    while not self._is_over.wait(0.1):
+      if any(each.poll() is not None for each in self.running.values()):
+        super().end()
+        self.begin_all()
+        self.starts += 1
 
 
 def train_command(workdir: pathlib.Path, flags: Sequence[str]) -> list[str]:
@@ -193,7 +295,7 @@ def until(holds: Callable[[], Any]) -> bool:
   return False
 
 
-def strike(storm: Storm, kind: str, victims: list[str]) -> None:
+def strike(storm: Training, kind: str, victims: list[str]) -> None:
   """Starts a fault."""
   if kind == 'killed in an average':  # It takes some steps.
     until(lambda: storm.last(victims[0])['synced'])
@@ -208,21 +310,11 @@ def strike(storm: Storm, kind: str, victims: list[str]) -> None:
       storm.link(name, 'down')
     else:
       storm.running[name].send_signal(number)
-  if kind in ('point killed', 'both killed'):
-    storm.point.kill()
-    storm.point.wait()
-    storm.point = storm.meet()
 
 
-def release(storm: Storm, kind: str, name: str, began: float) -> None:
+def release(storm: Training, kind: str, name: str, began: float) -> None:
   """Ends a fault that would otherwise last."""
-  lasts = {
-    'frozen': TIMEOUT / 3,
-    'given up': 2 * TIMEOUT,
-    'cut off': CUT,
-    'lock held': slow_digits.HELD,
-  }
-  time.sleep(max(0.0, began + lasts.get(kind, 0.0) - time.monotonic()))
+  time.sleep(max(0.0, began + LASTS.get(kind, 0.0) - time.monotonic()))
   if kind == 'cut off':
     storm.link(name, 'up')
   elif kind in ('frozen', 'given up'):
@@ -245,6 +337,10 @@ def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
   other = next(name for name in storm.names if name not in victims)
   began = time.monotonic()
   strike(storm, kind, struck)
+  if kind in ('point killed', 'both killed'):
+    storm.point.kill()
+    storm.point.wait()
+    storm.point = storm.meet()
   if kind == 'frozen':
     release(storm, kind, victims[0], began)
   goes_on = storm.wait(other, storm.step(other) + 2)
@@ -260,6 +356,16 @@ def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
   if not goes_on or not storm.wait(other, storm.step(other)):
     yield f'{other} does not continue'
   print(line, flush=True)
+
+
+def disturb_all(run: Restarted, kind: str, victims: list[str]) -> list[str]:
+  """Inflicts a fault on processes of one run; there is no coordinator."""
+  began = time.monotonic()
+  if victims:
+    strike(run, kind, victims)
+    release(run, kind, victims[0], began)
+    print(f'{kind:20} {" ".join(victims)}', flush=True)
+  return []
 
 
 def compare(storm: Storm) -> Iterator[str]:
@@ -319,39 +425,63 @@ def judge(storm: Storm, flags: list[str]) -> Iterator[str]:
     yield f'the validation loss is none of {calm}'
 
 
-def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
-  """Disturbs islands until their steps end; yields errors."""
+def faults(options: argparse.Namespace, names: list[str]) -> Iterator[Any]:
+  """Yields each fault's kind and victims, as the seed decides."""
   rng = random.Random(options.seed)
   kinds = [kind for kind, n in FAULTS.items() if options.islands > n]
-  for name in storm.names:
-    if not storm.wait(name, 20):
+  while True:
+    for kind in reversed(rng.sample(kinds, len(kinds))):  # Each kind in turn.
+      yield kind, rng.sample(names, FAULTS[kind])
+
+
+def ride_out(
+  run: Any,
+  options: argparse.Namespace,
+  disturb: Callable[[Any, str, list[str]], Iterable[str]],
+) -> Iterator[str]:
+  """Disturbs a training until its time is over; yields errors."""
+  for name in run.names:
+    if not run.wait(name, 20):
       yield f'{name} does not train'
       return
-  before = undisturbed(storm)
-  first, bag = storm.names[0], []
-  there, step, began = present(storm), storm.step(first), time.monotonic()
-  while time.monotonic() < began + 60 * options.minutes:
-    start = time.monotonic()
-    bag = bag or rng.sample(kinds, len(kinds))  # Each kind in turn.
-    kind = bag.pop()
-    wrong = [*disturb(storm, kind, rng.sample(storm.names, FAULTS[kind]))]
+  before, first = undisturbed(run), run.names[0]
+  step, began = run.step(first), time.time()
+  for kind, victims in faults(options, run.names):
+    start = time.time()
+    if start >= began + 60 * options.minutes:
+      break
+    wrong = [*disturb(run, kind, victims)]
     if wrong:
       yield from wrong
       return
-    time.sleep(max(0.0, start + options.every - time.monotonic()))
-  taken, lasted = storm.step(first) - step, time.monotonic() - began
-  trained = present(storm) - there
-  rate = statistics.mean([before, undisturbed(storm)])
-  share = taken / lasted / rate
-  part = trained / lasted / len(storm.names)
-  alive = trained / (trained + sum(storm.returns))
+    time.sleep(max(0.0, start + options.every - time.time()))
+  taken, run.span = run.step(first) - step, (began, time.time())
+  if not run.wait(first, run.step(first)):
+    yield f'{first} does not continue'
+  run.rate = statistics.mean([before, undisturbed(run)])
+  share = taken / (run.span[1] - began) / run.rate
   print(f'{taken} steps, {share:.1%} of those without a fault (goal 97.7%)')
+
+
+def undisturbed(run: Training) -> float:
+  """The number of steps per second without faults."""
+  step, began = run.step(run.names[0]), time.monotonic()
+  time.sleep(QUIET)
+  return (run.step(run.names[0]) - step) / (time.monotonic() - began)
+
+
+def tell(storm: Storm) -> Iterator[str]:
+  """Prints what the islands have done; yields errors."""
+  began, ended = storm.span
+  trained = present(storm, ended) - present(storm, began)
+  part = trained / (ended - began) / len(storm.names)
+  alive = trained / (trained + sum(storm.returns))
   print(f'{part:.1%} of the islands took part')
   print(f'{alive:.1%} of those alive took part (goal 90%)')
   usual, longest = statistics.median(storm.returns), max(storm.returns)
   print(f'back after {usual:.1f} s (median) to {longest:.1f} s (goal 10 s)')
   for kind, pauses in storm.pauses.items():
-    more = [max(0.0, pause - 3 / rate) for pause in pauses]
+    more = [max(0.0, pause - 3 / storm.rate) for pause in pauses]
     print(f'{kind}: {min(more):.1f} to {max(more):.1f} s longer (goal 5 s)')
   codes = {name: each.wait(600) for name, each in storm.running.items()}
   if any(codes.values()):
@@ -360,17 +490,11 @@ def ride_out(storm: Storm, options: argparse.Namespace) -> Iterator[str]:
   yield from compare(storm)
 
 
-def undisturbed(storm: Storm) -> float:
-  """The number of steps per second without faults."""
-  step, began = storm.step(storm.names[0]), time.monotonic()
-  time.sleep(QUIET)
-  return (storm.step(storm.names[0]) - step) / (time.monotonic() - began)
-
-
-def present(storm: Storm) -> float:
-  """The total seconds in which islands have taken part so far."""
+def present(storm: Storm, until: float) -> float:
+  """The total seconds in which islands have taken part until a time."""
   totals = journal.Totals()
-  for event in [*storm.events(), journal.Event(time.time(), '', '', '')]:
+  events = [event for event in storm.events() if event.time < until]
+  for event in [*events, journal.Event(until, '', '', '')]:
     totals = totals.after(event)
   return totals.taken
 
@@ -383,6 +507,8 @@ def main() -> None:
   parser.add_argument('--seed', type=int, default=0)
   about = "of a host, in tc(8)'s notation"
   parser.add_argument('--bandwidth', default='100mbit', help=about)
+  about = 'train one run, whose processes all start again after each fault'
+  parser.add_argument('--restarts', action='store_true', help=about)
   parser.add_argument('--inside', action='store_true', help=argparse.SUPPRESS)
   options = parser.parse_args()
   if not options.inside:
@@ -402,18 +528,20 @@ def main() -> None:
   ]
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    storm = Storm(folder, options.islands, flags, options.bandwidth)
+    given = folder, options.islands, flags, options.bandwidth
+    run = Restarted(*given) if options.restarts else Storm(*given)
     try:
-      wrong = [*ride_out(storm, options)]
-      if not wrong:
-        wrong = [*repeat(folder), *judge(storm, flags)]
+      if isinstance(run, Restarted):
+        wrong = [*ride_out(run, options, disturb_all)]
+        print(f'all processes started {run.starts} times')
+      else:
+        wrong = [*ride_out(run, options, disturb)] or [*tell(run)]
+        wrong = wrong or [*repeat(folder), *judge(run, flags)]
     finally:
-      for process in (storm.point, *storm.running.values()):
-        process.kill()
-        process.wait()
+      run.end()
     if wrong:
-      for each in ('meet', *storm.names):
-        print(f'--- {each}', storm.log(each)[-2000:], sep='\n')
+      for path in sorted(folder.glob('*.log')):
+        print(f'--- {path.stem}', path.read_text()[-2000:], sep='\n')
   print('\n'.join(wrong) or 'nothing was wrong')
   sys.exit(bool(wrong))
 
