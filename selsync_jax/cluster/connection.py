@@ -43,11 +43,8 @@ class Loop:
   """An event loop in a daemon thread.
 
   The loop counts the time in which this process is awake: after a freeze, no
-  peer appears silent for longer than before.
-
-  Args:
-    tick: called repeatedly, with the time.
-    pause: seconds from one call to the next.
+  peer appears silent for longer than before. It calls `tick(now)` every `pause`
+  seconds.
   """
 
   def __init__(self, tick: Callable[[float], None], pause: float):
@@ -89,11 +86,9 @@ class Loop:
 class Frames(asyncio.Protocol):
   """One end of a connection.
 
-  Args:
-    opened: called with this when the connection is made.
-    hear: called with this and each frame.
-    lost: called with this when the connection is lost.
-    limit: the most bytes of a frame.
+  It calls `opened(self)` when the connection is made, `hear(self, content)` for
+  each frame, and `lost(self)` when the connection is lost. A frame has at most
+  `limit` bytes.
 
   Attributes:
     stranger: why the other end does not belong to the run; empty if it may.
@@ -159,13 +154,8 @@ class SignedFrames(Frames):
   with a wrong signature is rejected before it is parsed. Messages are not
   secret.
 
-  Args:
-    opened: called with this; then the end that calls may send, the other one
-      after the first message.
-    hear: see `Frames`.
-    lost: see `Frames`.
-    token: secret of the run.
-    listens: whether this end has accepted the connection.
+  Once it has `opened`, the end that calls may send; the end that `listens` may
+  do so after the first message.
   """
 
   def __init__(

@@ -217,10 +217,8 @@ class LinkAgreement(Agreement):
     self._link = link
 
   def ask(self) -> None:
-    """Asks all islands to stop, or to continue without this one."""
     self.is_asked = True
     self._link.do(self._link.member.ask)
 
   def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all islands."""
     return self._link.run(self._link.member.stops_after(step))

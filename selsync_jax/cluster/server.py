@@ -24,11 +24,8 @@ STRANGERS = 64
 class Server:
   """Carries the messages of a `Coordinator`, in a thread.
 
-  Args:
-    machine: the coordinator.
-    frames: makes this end of a connection from the callables that `Frames`
-      takes.
-    parting: seconds until this end hangs up on a member that has ended.
+  `frames` makes this end of a connection from the callables that `Frames`
+  takes. It hangs up `parting` seconds after a member has ended.
   """
 
   def __init__(
@@ -48,12 +45,7 @@ class Server:
     self._loop.start()
 
   def listen(self, listening: socket.socket, **tls: Any) -> None:
-    """Serves callers of a listening socket.
-
-    Args:
-      listening: the socket.
-      **tls: arguments of `create_server` for TLS.
-    """
+    """Serves callers of a listening socket, with `create_server` and `tls`."""
     self._server = self._wait_for(
       self._loop.loop.create_server(self._caller, sock=listening, **tls)
     )

@@ -23,11 +23,6 @@ from selsync_jax.sync.delay import Delayed
 class Behind(Late):
   """Delayed averages, sent in the background.
 
-  Args:
-    peers: all islands.
-    averager: the averager of the steps.
-    form: layout of the averager's state.
-
   Attributes:
     arrived: whether the newest average that was needed had arrived in time on
       all islands; callers set it to `None` before a step.
@@ -45,11 +40,7 @@ class Behind(Late):
     self.watch = Watch()
 
   def depart(self, state: Any) -> None:
-    """Starts sending an average, after the step that synchronized.
-
-    Args:
-      state: the averager's state after that step.
-    """
+    """Starts sending an average, from the averager's state after the step."""
     message = self._whole(self._message(state))
     if not self._background:
       return
@@ -67,11 +58,6 @@ class Behind(Late):
     return mean
 
   def arrive(self, compute: Callable[[Peers], Any]) -> Any:
-    """Returns the mean that has departed; waits until it has arrived.
-
-    After a resume, or when an island has ended, some islands may not have the
-    mean: then `compute` forms it again.
-    """
     if self._peers.prepares:
       return self._peers.led(compute)
     self.arrived = self._peers.land(self._has_arrived)
@@ -92,7 +78,6 @@ class Behind(Late):
     return jax.tree.leaves(self._departed.result())
 
   def settle(self) -> None:
-    """Waits until no mean is in flight."""
     if self._departed:
       futures.wait([self._departed])
 
@@ -101,12 +86,8 @@ def steps_of_travel(peers: Peers, step: Watch, average: Watch) -> float | None:
   """Returns in how many steps an average travels, the same on all islands.
 
   All islands call this together, and the slowest one counts. The result is
-  `None` if an island has measured no step or no average yet.
-
-  Args:
-    peers: all islands.
-    step: measures steps that send and wait for nothing except votes.
-    average: measures how long averages travel.
+  `None` if an island has measured no step or no average yet. A measured step
+  sends and waits for nothing except votes.
   """
   own = np.array([step.median, average.median])
   seconds = np.array(complete(peers, lambda peers: peers.share(own)))

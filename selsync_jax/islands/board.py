@@ -11,11 +11,9 @@ from selsync_jax.islands.peers import Peers, View
 
 
 class Board:
-  """Message exchange between islands of one process.
+  """Message exchange between N islands of one process.
 
-  Args:
-    size: N, the number of islands.
-    timeout: seconds until an island that does not answer is an error.
+  An island that does not answer for `timeout` seconds is an error.
   """
 
   def __init__(self, size: int, timeout: float = 60.0):
@@ -65,18 +63,15 @@ class _OnBoard(Peers):
 
   @property
   def view(self) -> View:
-    """The islands of the board, named by their indices."""
     names = tuple(map(str, range(self._board.size)))
     return View(names, self._index, names)
 
   def channel(self, name: str) -> Peers:
-    """Returns another channel on the same board."""
     return _OnBoard(self._board, self.index, name)
 
   def exchange(
     self, messages: Sequence[np.ndarray], about: Any = None
   ) -> list[np.ndarray]:
-    """Leaves the messages on the board, and takes this island's messages."""
     del about
     self._count += 1
     return self._board.exchange(

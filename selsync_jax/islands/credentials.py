@@ -45,11 +45,7 @@ class Credentials(NamedTuple):
 
 
 def create_credentials(token: str = '') -> Credentials:
-  """Makes new credentials for a run, both certificate and token.
-
-  Args:
-    token: a fixed token, for tests; empty makes a new one.
-  """
+  """Makes new credentials for a run; tests give a fixed token."""
   key = ec.generate_private_key(ec.SECP256R1())
   name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
   token = token or secrets.token_urlsafe(16)

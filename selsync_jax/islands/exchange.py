@@ -46,17 +46,8 @@ has arrived.
 class FlightPeers(Peers):
   """Islands that serve and fetch messages.
 
-  Args:
-    name: name of this island.
-    link: connection to the coordinator.
-    outbox: messages that this island serves.
-    credentials: the run's credentials.
-    meter: counts sent and received bytes, and steps.
-    timeout: seconds until an island that cannot be reached is an error.
-    channel: name of the channel; channels exchange independently.
-
-  Attributes:
-    exchanged: whether other islands may still be completing an exchange.
+  Small messages pass through the coordinator. An island that cannot be reached
+  for `timeout` seconds is reported there. Channels exchange independently.
   """
 
   def __init__(
@@ -86,7 +77,6 @@ class FlightPeers(Peers):
 
   @property
   def view(self) -> View:
-    """The islands that are members now."""
     now = self._now
     names = tuple(now.islands)
     return View(
@@ -101,11 +91,9 @@ class FlightPeers(Peers):
 
   @property
   def agreement(self) -> Agreement:
-    """This island's part in agreeing on the last step."""
     return self._link.agreement
 
   def channel(self, name: str) -> Peers:
-    """Returns another channel, over separate connections."""
     return FlightPeers(
       self._name,
       self._link,
@@ -117,25 +105,21 @@ class FlightPeers(Peers):
     )
 
   def conclude(self) -> None:
-    """Returns when all islands have completed their exchanges."""
     if self.exchanged:
       self._answer('commit')
       self._serve(None)
       self.exchanged = False
 
   def regroup(self) -> None:
-    """Continues with the islands that are members now."""
     self._meter.add(aborts=1)
     self._enter(self._link.member.enter)
 
   def enter(self) -> None:
-    """Joins the training islands when all are ready, if this one prepares."""
     if self.prepares:
       self._enter(self._link.member.enter_prepared)
       self._was_admitted = self._now.admissions > 0
 
   def admit(self) -> None:
-    """Continues with joining islands, and without leaving ones."""
     self._enter(self._link.member.admit)
 
   def _enter(self, enter: Callable[[], Flow[None]]) -> None:
@@ -149,7 +133,6 @@ class FlightPeers(Peers):
   def exchange(
     self, messages: Sequence[np.ndarray], about: About | None = None
   ) -> list[np.ndarray]:
-    """Serves the messages, and fetches messages of the other islands."""
     self._check_entered()
     if self._generation != self._now.generation:
       self._generation = self._now.generation
@@ -208,7 +191,6 @@ class FlightPeers(Peers):
       raise RunError('this island only prepares; it must enter first')
 
   def share(self, message: np.ndarray) -> list[np.ndarray]:
-    """Sends a small message to all islands through the coordinator."""
     size, count = message.nbytes, self.size
     whole = self._vote('gather', message)
     return [
@@ -219,7 +201,6 @@ class FlightPeers(Peers):
     ]
 
   def fold(self, operation: str, message: np.ndarray) -> np.ndarray:
-    """Folds small messages of all islands at the coordinator."""
     whole = self._vote(operation, message)
     return np.frombuffer(whole, message.dtype).reshape(message.shape).copy()
 
@@ -231,7 +212,6 @@ class FlightPeers(Peers):
     return whole
 
   def land(self, arrive: Callable[[], bool]) -> bool:
-    """Returns whether a delayed average has arrived on all islands."""
     self._check_entered()
     place = self._arrive('landing', 'pmin', 'bool', (), None)
     vote = bytes([arrive()])
@@ -239,23 +219,15 @@ class FlightPeers(Peers):
     return self._link.run(self._link.member.answer(place)) == b'\1'
 
   def departs(self) -> None:
-    """Notes in which step this channel's next exchange departs."""
     self._step = self._meter.step
 
   def reach(self, step: int) -> None:
-    """Notes the last step that this island has taken."""
     self._meter.step = step
 
   def averaged(self) -> None:
-    """Notes that an average has been applied."""
     self._meter.add(averages=1)
 
   def close(self, finished: bool = True) -> None:
-    """Leaves, when all islands have fetched this island's messages.
-
-    Raises:
-      ApartError: if the others are not about to leave.
-    """
     member = self._link.member
     try:
       complete(self, lambda _: self._link.run(member.leave(finished)))
@@ -268,7 +240,6 @@ class FlightPeers(Peers):
       self._outbox.shutdown()
 
   def fail(self, why: str = '') -> None:
-    """Leaves at once; the others hear that this island has failed, and why."""
     self._link.close(self._link.member.fail, why)
     self._outbox.shutdown()
 

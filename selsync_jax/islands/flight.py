@@ -68,9 +68,7 @@ class Server(flight.FlightServerBase):
   A call may wait: it holds `changed` and looks at `is_closed`, because nothing
   else would wake it when the server shuts down.
 
-  Args:
-    address: the `host:port` to listen at; 0 is a free port, see `port`.
-    credentials: the run's credentials.
+  It listens at an address `host:port`; port 0 is a free one, see `port`.
 
   Raises:
     BusyError: if the port cannot be opened.
@@ -116,11 +114,7 @@ class Server(flight.FlightServerBase):
 class Outbox(Server):
   """Serves the messages that an island has for others.
 
-  Args:
-    address: see `Server`.
-    credentials: see `Server`.
-    meter: counts sent bytes.
-    limit: the most bytes per second that are sent; `None` sets no limit.
+  It sends at most `limit` bytes per second.
   """
 
   def __init__(
@@ -230,10 +224,7 @@ class Connections:
   def call(self, address: str, wanted: messages.Piece, seconds: float) -> Any:
     """Calls a server; returns a writer to it, and a reader of its answer.
 
-    Args:
-      address: `host:port` of the server.
-      wanted: the request.
-      seconds: until the call fails.
+    The call fails after this many seconds.
     """
     found = self._clients.get(address)  # Another thread may remove it.
     if not found:

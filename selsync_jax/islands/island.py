@@ -284,13 +284,7 @@ def _is_finite(tree: Any) -> jax.Array:
 
 
 def _check_finite(averaged: Any, before: Any, step: int) -> None:
-  """Raises `RunError` if an average is not finite, and names the cause.
-
-  Args:
-    averaged: the parameters after the average.
-    before: this island's parameters before the average.
-    step: step of the average.
-  """
+  """Raises `RunError` if an average is not finite, and names the cause."""
   if _is_finite(averaged):
     return
   whose = "another island's are not finite"

@@ -65,10 +65,8 @@ class Totals(NamedTuple):
   def participation(self, until: float) -> float | None:
     """Returns the share of the islands that took part, on average over time.
 
-    Times without any islands do not count; `None` if there are no other times.
-
-    Args:
-      until: the end, in seconds since 1970.
+    The time ends at `until`, in seconds since 1970. Times without any islands
+    do not count; `None` if there are no other times.
     """
     end = self.after(Event(until, '', '', ''))
     return end.taken / end.seconds / end.most if end.seconds else None
@@ -77,12 +75,7 @@ class Totals(NamedTuple):
 class Journal:
   """Reports the events at a coordinator, in their order.
 
-  Args:
-    say: a function that takes a line about each event.
-    log: file that receives a line of JSON per event; `None` writes no file.
-
-  Attributes:
-    totals: the totals of the events so far.
+  `say` takes a line about each event; the file `log` receives a line of JSON.
   """
 
   def __init__(

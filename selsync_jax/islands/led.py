@@ -34,16 +34,8 @@ def _of_first(name: str) -> Any:
 class Led(Peers):
   """The run's islands, seen from a process of an island of several.
 
-  All processes of the island make the same calls.
-
-  Args:
-    invitation: the coordinator's invitation.
-    timeout: see `joining.join`.
-    join: function that the first process calls to join the other islands.
-
-  Raises:
-    ConfigError: in all processes, if `join` raises it.
-    RunError: likewise.
+  All processes of the island make the same calls. Only the first one calls
+  `join`, and has other channels; all of them raise its errors.
   """
 
   view = View((), 0, ())  # The view of the first process.
@@ -63,11 +55,9 @@ class Led(Peers):
     self._outer = join()
 
   def channel(self, name: str) -> Peers | None:
-    """Returns another channel, in the first process only."""
     return self._outer.channel(name) if self._outer else None
 
   def led(self, do: Callable[[Peers], Any]) -> Any:
-    """Returns the first process's result of `do`, as host arrays."""
     return self._led(lambda: jax.tree.map(np.asarray, do(self._outer)))
 
   def tell(self, do: Callable[[Peers], None]) -> None:
@@ -80,20 +70,16 @@ class Led(Peers):
   )
 
   def conclude(self) -> None:
-    """Returns when all islands have completed their exchanges."""
     if self.view.exchanged:
       self._led(lambda: self._outer.conclude())
 
   def regroup(self) -> None:
-    """Continues with the islands that are members now."""
     self._enter(lambda: self._outer.regroup())
 
   def enter(self) -> None:
-    """Joins the training islands when all are ready, if this one prepares."""
     self._enter(lambda: self._outer.enter())
 
   def admit(self) -> None:
-    """Continues with joining islands, and without leaving ones."""
     self._enter(lambda: self._outer.admit())
 
   def _enter(self, enter: Callable[[], None]) -> None:
@@ -102,19 +88,15 @@ class Led(Peers):
     self._led(enter)
 
   def reach(self, step: int) -> None:
-    """Notes the last step that this island has taken."""
     self.tell(lambda peers: peers.reach(step))
 
   def averaged(self) -> None:
-    """Notes that an average has been applied."""
     self.tell(lambda peers: peers.averaged())
 
   def close(self, finished: bool = True) -> None:
-    """Leaves, when all islands have fetched this island's messages."""
     self.tell(lambda peers: peers.close(finished))
 
   def fail(self, why: str = '') -> None:
-    """Leaves at once; the others hear that this island has failed, and why."""
     self.tell(lambda peers: peers.fail(why))
 
   def _led(self, do: Callable[[], Any]) -> Any:
@@ -144,12 +126,10 @@ class _LedAgreement(Agreement):
     self._peers = peers
 
   def ask(self) -> None:
-    """Asks the other islands, as soon as the first process knows."""
     self.is_asked = True  # A signal handler must not wait for other processes.
     self._peers.tell(lambda peers: peers.agreement.ask())
 
   def stops_after(self, step: int) -> bool:
-    """Returns whether to stop after this step; equal on all islands."""
     asked = multihost_utils.process_allgather(np.array([self.is_asked]))
     if np.any(asked) and not self.is_asked:
       self.ask()

@@ -19,6 +19,8 @@ from selsync_jax.islands.program import complete, cut, Form
 class IslandMapper(Mapper):
   """One worker on the first devices; other programs hold the other workers.
 
+  Functions are cut at their collectives, and donate no arguments.
+
   Attributes:
     workers: N, the number of islands.
     peers: all islands.
@@ -41,11 +43,9 @@ class IslandMapper(Mapper):
 
   @property
   def local(self) -> range:
-    """The index of this island, whichever others are members."""
     return range(self.peers.slot, self.peers.slot + 1)
 
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
-    """Cuts `fn` at its collectives; no piece donates its arguments."""
     del donate
     run = cut(fn, self.form)
 
@@ -59,7 +59,6 @@ class IslandMapper(Mapper):
 
   @property
   def devices_per_worker(self) -> int:
-    """The number of this island's devices."""
     return self.devices.devices_per_worker
 
   @property
@@ -68,17 +67,14 @@ class IslandMapper(Mapper):
     return Form(self.devices, self.processes)
 
   def sharding(self, shape: tuple[int, ...]) -> Sharding:
-    """Returns the sharding of an array [1, ...] from step to step."""
     return self.devices.sharding(shape)
 
   def stack(self, tree: Any) -> Any:
-    """Adds a leading axis to the arrays of one worker."""
     return self.devices.stack(tree)
 
   def compute(
     self, fn: Function, *args: Any, compiler_options: Any = None
   ) -> Any:
-    """Returns the state that `fn(*args)` computes, see `Slices.compute`."""
     return self.devices.compute(fn, *args, compiler_options=compiler_options)
 
   def check(self) -> None:
@@ -94,7 +90,6 @@ class IslandMapper(Mapper):
       )
 
   def check_saved(self, workers: int) -> None:
-    """Raises `ConfigError` if the run had another number of islands."""
     if workers != self.workers:  # Each island has only its own state.
       raise ConfigError(
         f'config.workers={self.workers}: this run has {workers} islands; to '
@@ -102,6 +97,5 @@ class IslandMapper(Mapper):
       )
 
   def gather(self, tree: Any) -> Any:
-    """Gathers host arrays [..., 1] of all islands to [..., N]."""
     gather = functools.partial(complete, self.peers, Peers.gather)
     return arrays.exchanged(tree, gather)

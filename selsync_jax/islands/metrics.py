@@ -41,17 +41,12 @@ OF_EACH = (
 
 
 class StatusCollector(registry.Collector):
-  """Collector that Prometheus reads at every scrape.
-
-  Args:
-    read: returns the status; see `status.status`.
-  """
+  """Collector that Prometheus reads at every scrape."""
 
   def __init__(self, read: Callable[[], Mapping[str, Any]]):
     self._read = read
 
   def collect(self) -> Iterable[core.Metric]:
-    """Yields each metric with its values, labeled by island if it has them."""
     found = self._read()
     for kind, field, name, about in OF_ALL:
       yield kind(f'selsync_{name}', about, value=found[field])
@@ -67,7 +62,7 @@ def serve(read: Callable[[], Mapping[str, Any]], host: str, port: int) -> str:
   """Serves metrics at an address of this host, until the process ends.
 
   Args:
-    read: see `StatusCollector`.
+    read: returns the status; see `CoordinatorServer.status`.
     host: the address to listen at; `127.0.0.1` serves this host alone.
     port: the port; 0 is a free one.
 

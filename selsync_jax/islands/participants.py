@@ -28,16 +28,7 @@ from selsync_jax.training.setup import Setup
 
 
 class IslandParticipants(Participants):
-  """All islands, seen from one of them.
-
-  Args:
-    mapper: mapper of this island.
-    rounds: log of this island's rounds.
-
-  Attributes:
-    course: parts of the data that islands read, and which islands rest.
-    watch: measures how long this island's steps take.
-  """
+  """All islands, seen from one of them, which logs its `rounds`."""
 
   are_islands = True
 
@@ -49,12 +40,10 @@ class IslandParticipants(Participants):
 
   @property
   def prepares(self) -> bool:
-    """Whether the others train already, and have not admitted this island."""
     return self.peers.prepares
 
   @property
   def admits(self) -> bool:
-    """Whether islands may now join or leave, and wait for `welcome`."""
     return self.peers.admits and self.course.leases.may_enter
 
   @property
@@ -91,11 +80,7 @@ class IslandParticipants(Participants):
     }
 
   def compare(self, setup: Setup) -> None:
-    """Raises `RunError` if this island's program differs from the majority's.
-
-    Islands that join later compare their program with the same one.
-    """
-    self._setup = setup
+    self._setup = setup  # Islands that join later compare theirs with it.
     if self.mapper.workers > 1:
       refuse_odd(setup.identity, self._digests(setup.identity))
 
@@ -122,7 +107,6 @@ class IslandParticipants(Participants):
       yield batch
 
   def train_step(self, setup: Setup) -> Function:
-    """Returns the training step; late averages travel during later steps."""
     step, averager = setup.train_step(), setup.strategy.averager
     self.course.is_free = setup.config.pace == 'free'
     behind = None
@@ -176,8 +160,7 @@ class IslandParticipants(Participants):
     return [*self.course.shares]
 
   def divide(self, compute: Callable[[range, int], Any]) -> Any:
-    """Divides an evaluation, again if an island has ended during its share."""
-    while True:
+    while True:  # Until no island ends meanwhile.
       index, size = self.peers.index, self.peers.size
       found = compute(range(index, index + 1), size)
       if (self.peers.index, self.peers.size) == (index, size):

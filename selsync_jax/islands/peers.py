@@ -171,11 +171,7 @@ class Peers(abc.ABC):
     """Sends `messages[i]` to island i, and returns one message from each.
 
     All islands make the same calls on a channel. Neither sent nor received
-    messages may be changed.
-
-    Args:
-      messages: the message for each island.
-      about: types and shapes; `None` if all are like the first message.
+    messages may be changed. Without `about`, all are like the first message.
 
     Raises:
       Regrouped: if islands have ended, and the others continue.
@@ -221,6 +217,9 @@ class Peers(abc.ABC):
 
     Args:
       finished: whether the run has finished; otherwise, all may rejoin.
+
+    Raises:
+      ApartError: if the others are not about to leave.
     """
 
   def fail(self, why: str = '') -> None:  # noqa: B027
@@ -252,8 +251,9 @@ class Late(abc.ABC):
   def arrive(self, compute: Callable[[Peers], Any]) -> Any:
     """Returns the mean that has departed; waits until it has arrived.
 
-    If no mean has departed, or it has not arrived on all islands,
-    `compute(peers)` forms it again, in the process that speaks for this island.
+    After a resume, or when an island has ended, some islands may not have the
+    mean: then `compute(peers)` forms it again, in the process that speaks for
+    this island.
     """
 
   @abc.abstractmethod

@@ -107,13 +107,8 @@ class Form(NamedTuple):
     """Compiles a function of variables' values, for their placement.
 
     Values with another placement would compile the program again, for example a
-    value from the host that was on the device before.
-
-    Args:
-      run: `run(*values) -> results`.
-      reads: variables that the values belong to.
-      makes: variables that the results belong to.
-      batch: variables that belong to the batch.
+    value from the host that was on the device before. `reads` and `makes` are
+    the variables of the values and of the results.
     """
     if not self.devices:
       return jax.jit(run)

@@ -170,10 +170,7 @@ def _repeated(
 ) -> Iterator[tuple[int, list[str], dict[str, int]]]:
   """Yields each step that has a row, with its islands and their digests.
 
-  Args:
-    setup: setup of the run.
-    islands: mappers of all islands, by name, in the order of their slots.
-    told: rows of the run, by step.
+  The mappers are in the order of the islands' slots.
   """
   slots, data, last = [*islands], setup.problem.data, max(told)
   kinds = {each.form: each for each in islands.values()}
@@ -282,7 +279,6 @@ class _Arrived(Late):
     self._leaves = jax.tree.leaves(mean)
 
   def arrive(self, compute: Callable[[Peers], Any]) -> Any:
-    """Returns the mean."""
     del compute
     return self._leaves
 

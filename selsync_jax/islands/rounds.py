@@ -79,11 +79,9 @@ class Round(TypedDict):
 
 
 class Rounds:
-  """Writes the log of an island.
+  """Writes the log of an island to the folder of its run.
 
-  Args:
-    workdir: folder of its run. The first row is written after the first step,
-      when the folder is claimed.
+  The first row is written after the first step, when the folder is claimed.
 
   Attributes:
     program: see `Beginning`; set it before the first step.
@@ -117,15 +115,10 @@ class Rounds:
     shares: list[int] | None = None,
     travel: float | None = None,
   ) -> None:
-    """Adds the row of a step, if the step has one.
+    """Adds the `Round` of a step, if the step has one.
 
-    Args:
-      state: the island's `TrainState` [1, ...] after the step.
-      members: see `Round`.
-      averaged: whether the step has applied an average.
-      arrived: see `Round`.
-      shares: see `Round`.
-      travel: see `Round`.
+    `state` is the island's `TrainState` [1, ...] after the step; `averaged`
+    says whether the step has applied an average.
     """
     members, begins = list(members), self._begins
     if not (averaged or begins or members != self._members):
@@ -191,9 +184,6 @@ def lineage(logs: Mapping[str, Mapping[int, Round]]) -> dict[int, Round]:
   These are the rows of one island that was a member at the end. If it got a
   copy of another one's state, its earlier work no longer counts, and earlier
   rows are the other island's.
-
-  Args:
-    logs: rows of each island, by its name.
 
   Raises:
     RunError: if one of these logs is missing, or its beginning.

@@ -43,7 +43,7 @@ class CoordinatorServer(Server):
     minimum: the least number of islands that train; `None` is all of them.
     credentials: credentials of the run; `None` makes new ones.
     log: see `Journal`.
-    grace: see `protocol.run.Run`.
+    grace: see `Coordinator`.
 
   Attributes:
     port: port number.
@@ -88,7 +88,7 @@ class CoordinatorServer(Server):
     atexit.register(self.shutdown)
 
   def status(self) -> dict[str, Any]:
-    """Returns the status of the islands; see `status.status`."""
+    """Returns the status of the islands, as values of JSON."""
     found = futures.Future[dict[str, Any]]()
     self._loop.call(lambda: found.set_result(self._status()))
     return found.result(ANSWER)

@@ -38,9 +38,10 @@ class Coordinator:
     minimum: the least number of islands that train.
     timeout: seconds for which an island waits for the others; then the
       islands that have joined begin, if they are enough.
-    grace: see `Run`.
+    grace: seconds for which islands at a place, if they are enough to continue,
+      wait for the others there; `None` sets no limit.
     identity: differs between coordinators.
-    note: notes events; see `Run`.
+    note: notes an event: its kind, an island, words, generation, and members.
 
   Attributes:
     outgoing: messages that the transport sends next.

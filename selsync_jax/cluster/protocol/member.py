@@ -42,8 +42,6 @@ class Member:
     now: the time in seconds.
 
   Attributes:
-    join: see the argument.
-    address: see the argument.
     outgoing: messages that the transport sends next.
     membership: generation that this island has entered.
     upcoming: a newer generation.
@@ -97,9 +95,7 @@ class Member:
   def lost(self, why: str = '', is_stranger: bool = False) -> None:
     """Notes that the connection is lost; the transport makes another one.
 
-    Args:
-      why: the reason, if it is known.
-      is_stranger: whether the other end was not the coordinator.
+    If the other end `is_stranger`, not the coordinator, this island ends.
     """
     self._is_open = False
     self.outgoing.clear()
@@ -165,12 +161,7 @@ class Member:
     self.error = self.error or error
 
   def fail(self, why: str = '', code: int = 1) -> None:
-    """Ends this island with an error, and tells the others.
-
-    Args:
-      why: the error.
-      code: see `messages.Failed`.
-    """
+    """Ends this island with an error, and tells the others."""
     if not self.error:
       self._say(messages.Failed(why, code))
     self.end(RunError('this island has failed'))

@@ -53,17 +53,8 @@ class Run:
   ready. An island that is asked to stop leaves, or all stop after the same step
   if too few would be left. All islands hear all events in the same order.
 
-  Args:
-    seats: the islands, each with its knowledge if the run is older than this
-      coordinator.
-    slots: names of the run's islands; see `seated`.
-    minimum: the least number of islands that train.
-    identity: see `messages.Membership`.
-    say: sends a message to some islands.
-    note: notes an event: its kind, an island, words, generation, and members.
-    grace: seconds for which islands at a place, if they are enough to continue,
-      wait for the others there; `None` sets no limit.
-    now: the time in seconds.
+  The arguments are the coordinator's. An island comes with its knowledge, if
+  the run is older than this coordinator.
 
   Attributes:
     number: index of the generation.
@@ -362,10 +353,7 @@ class Run:
   def _judge(self, accused: dict[tuple[str, str], str], now: float) -> None:
     """Ends the island that accusations blame; see `accusations`.
 
-    Args:
-      accused: the accusations. If these were withdrawn, or another generation
-        has begun, nothing happens.
-      now: the time in seconds.
+    Nothing happens if they were withdrawn, or another generation has begun.
     """
     del now
     if accused is not self._accused or not accused:
@@ -453,11 +441,7 @@ class Run:
   ) -> None:
     """Ends islands; begins a generation without them, or ends all if too few.
 
-    Args:
-      fates: fate of each ended island.
-      kind: see `messages.Ended`.
-      line: reason that ended islands hear, if it is not their own fate.
-      code: see `messages.Ended`.
+    Ended islands hear the line, or else their own fate; see `messages.Ended`.
     """
     gone = [seat for seat in self.members if seat in fates]
     for seat in [seat for seat in self.coming if seat in fates]:
