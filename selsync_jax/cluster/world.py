@@ -271,13 +271,13 @@ class Processes(Coordinator):
         )
     if join.name not in map(str, range(self.islands)):
       return f'process {join.name} is not one of {self.islands} processes'
-    if self._run or join.name in self._rendezvous.seats:
+    if self._run or join.name in self._waiting:
       return f'two processes have the index {join.name}'
     return ''
 
   def _stop_waiting(self) -> None:
     """Refuses all processes that wait."""
-    seats = self._rendezvous.seats
+    seats = self._waiting
     missing = [i for i in map(str, range(self.islands)) if i not in seats]
     reason = (
       f'of {self.islands} processes, process{"es" * (len(missing) > 1)} '

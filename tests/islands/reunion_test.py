@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from selsync_jax.cluster import link
-from selsync_jax.cluster.protocol import messages, rendezvous, seats
+from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol.coordinator import Coordinator
 from selsync_jax.config import LostError, RunError, Stopped
 from selsync_jax.islands import joining, server
 from selsync_jax.islands.credentials import create_credentials
@@ -209,19 +210,18 @@ def test_the_others_go_on_without_one_that_dies_with_the_coordinator(
 def test_one_whose_place_another_process_has_taken_is_late():
   """It was suspended, has not heard of the change, and reconnects."""
 
-  def seat_of(address, generation, its):
-    islands = {'a': 'host:1', 'b': its}
+  def join_of(address, generation):
+    islands = {'a': 'host:1', 'b': address}
     now = messages.Membership(generation, '', islands, ['a', 'b'], 0)
     known = messages.Known(now, False, [], None, None)
-    join = messages.Join('b', address, {}, 60.0, True, known=known)
-    return seats.Seat(generation, join, 0.0)
+    return messages.Join('b', address, {}, 60.0, True, known=known)
 
-  old, new = seat_of('old:1', 2, 'old:1'), seat_of('new:1', 4, 'new:1')
-  there = rendezvous.Rendezvous(2, 1)
-  there.add(new)
-  with pytest.raises(seats.Refusal, match='continued without island b'):
-    there.add(old)
-  assert there.seats == {'b': new}
+  machine = Coordinator(2, 1, 60.0, None, '', lambda *_: None)
+  machine.hear(0, join_of('new:1', 4), 0.0)
+  machine.hear(1, join_of('old:1', 2), 0.0)
+  line = 'the others continued without island b'
+  assert [*machine.outgoing] == [([1], messages.Ended(line, 'lost'))]
+  assert [seat.join.address for seat in machine.present] == ['new:1']
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from selsync_jax.cluster.protocol import messages
-from selsync_jax.cluster.protocol.rendezvous import Rendezvous
+from selsync_jax.cluster.protocol.messages import Join, Known, Membership
 from selsync_jax.cluster.protocol.run import Run
 from selsync_jax.cluster.protocol.seats import (
   check_run,
@@ -32,6 +32,12 @@ class Coordinator:
   Events are `hear`, `lost` and `tick`; `outgoing` has the messages to send.
   The islands know everything that the coordinator knows: after a restart, it
   learns from their `Known` messages.
+
+  A new run begins when all islands have joined or, after a time, enough of
+  them; others may join while they train. If some islands know a run of an
+  earlier coordinator, they begin when all members of that run have joined. An
+  island that was started again is left out, because it lacks the others' state.
+  But while nothing has been exchanged, all are at the beginning.
 
   Args:
     islands: N, the number of islands.
@@ -64,7 +70,8 @@ class Coordinator:
     self.outgoing: collections.deque[Outgoing] = collections.deque()
     self._seats: dict[int, Seat] = {}
     self._trying: dict[Seat, float] = {}  # Their names are taken until then.
-    self._rendezvous = self._new()
+    self._waiting: dict[str, Seat] = {}  # By name, until they begin.
+    self._slots: Sequence[str] = [FREE] * islands  # See `seated`.
     self._run: Run | None = None
     self._now = 0.0
 
@@ -102,12 +109,11 @@ class Coordinator:
     self._now = now
     for seat in [*self._trying]:
       self._try(seat)
-    waiting = [*self._rendezvous.seats.values()]
-    for seat in waiting:
+    for seat in [*self._waiting.values()]:
       if now - seat.heard_at > seat.join.timeout:
         self._forget(seat)
         self._refuse(seat, Refusal(f'{seat.title} {seat.silence}', 'lost'))
-    waiting = [*self._rendezvous.seats.values()]
+    waiting = self._waiting.values()
     if any(seat.deadline <= now for seat in waiting if seat.deadline):
       self._stop_waiting()
     if self._run:
@@ -117,9 +123,6 @@ class Coordinator:
       if now - seat.said_at >= seat.join.timeout / 10:
         waits = self._run.waits(seat, now) if self._run else ''
         self._say([seat], messages.Sign(waits))
-
-  def _new(self, slots: Sequence[str] = ()) -> Rendezvous:
-    return Rendezvous(self.islands, self.minimum, slots)
 
   def _serves(self, seat: Seat) -> bool:
     return bool(self._run and seat in self._run.there)
@@ -159,15 +162,89 @@ class Coordinator:
         raise Refusal('the others have finished this run', 'finished')
     elif run:
       raise _late(join.name)
-    if run and not self._rendezvous.seats:
-      self._rendezvous = self._new(run.slots)
-    other = self._rendezvous.seats.get(join.name)
-    words = self._rendezvous.add(seat)
+    if run and not self._waiting:
+      self._slots = run.slots
+    words = self._check_waiting(join)
+    other = self._waiting.get(join.name)
+    self._waiting[join.name] = seat
     if other:
       line = f'another island has joined as {join.name}'
       self._refuse(other, Refusal(line))
     seat.deadline = self._now + (join.timeout if join.known else self._timeout)
     self._meet(seat, words)
+
+  def _check_waiting(self, join: Join) -> str:
+    """Returns a line for the journal about an island that joins the others.
+
+    Raises:
+      Refusal: if the island does not belong here, or is too late.
+    """
+    others = {n: s.join for n, s in self._waiting.items() if n != join.name}
+    check_run(join, others)
+    if not join.known:
+      self._check_slot(join.name)
+      count = f'{len(others) + 1} of {self.islands}'
+      return f'has joined from {join.address}: {count}'
+    known = [join.known, *self._known]
+    if (
+      any(self._slots)
+      or any(_contradict(join.known, other) for other in known)
+      or not _is_of(join, _newest(known))
+    ):
+      raise _late(join.name)
+    return 'has found the coordinator again'
+
+  def _check_slot(self, name: str) -> None:
+    """Raises `Refusal` if no slot is free for an island."""
+    known = self._known
+    slots = _newest(known).slots if known else self._slots
+    new = self._waiting.keys() - {name} - {*slots}
+    if name not in slots and len(new) >= slots.count(FREE):
+      seated(self._filled_slots, name, None)
+
+  @property
+  def _known(self) -> list[Known]:
+    """What waiting islands know of the run of an earlier coordinator."""
+    each = (seat.join.known for seat in self._waiting.values())
+    return [known for known in each if known]
+
+  @property
+  def _filled_slots(self) -> Sequence[str]:
+    """The slots of the run, with waiting islands in free ones."""
+    known = self._known
+    slots = [*(_newest(known).slots if known else self._slots)]
+    new = sorted(self._waiting.keys() - {*slots})
+    free = {i for i, name in enumerate(slots) if name == FREE}
+    wishes = ((name, self._waiting[name].join.slot) for name in new)
+    for name, slot in sorted(wishes, key=lambda wish: wish[1] is None):
+      if free:  # Otherwise it is a stranger.
+        at = slot if slot in free else min(free)
+        free.remove(at)
+        slots[at] = name
+    return slots
+
+  def _met(self, is_late: bool) -> dict[Seat, Known | None] | None:
+    """Returns the islands that begin, with their knowledge; `None` if none do.
+
+    If it `is_late`, they wait for missing islands no longer.
+    """
+    known, there = self._known, {**self._waiting}
+    is_complete = len(there) == self.islands
+    if not (known or is_complete or is_late):
+      return None
+    if known:
+      now = _newest(known)
+      is_complete = there.keys() >= {*now.islands}
+      has_begun = any(each.heard for each in known)
+      there = {
+        name: seat
+        for name, seat in there.items()
+        if (_is_of(seat.join, now) if seat.join.known else not has_begun)
+        and name in now.islands
+      }
+    if len(there) < self.minimum or not (is_complete or is_late):
+      return None
+    return {there[name]: there[name].join.known for name in sorted(there)}
 
   def _meet(self, last: Seat, words: str, is_late: bool = False) -> bool:
     """Begins a run with waiting islands, if possible; returns whether it did.
@@ -177,15 +254,16 @@ class Coordinator:
       words: description of its joining, to note.
       is_late: whether to stop waiting for missing islands.
     """
-    waiting = self._rendezvous
-    there = waiting.met(is_late)
+    there = self._met(is_late)
     if there is None:
       if not is_late:
         self._note('joined', last.name, words)
       return False
-    slots, missing = waiting.slots, waiting.missing
-    left = [seat for seat in waiting.seats.values() if seat not in there]
-    self._rendezvous = self._new(slots)
+    slots, known = self._filled_slots, self._known
+    members = {*_newest(known).islands} if known else {}
+    missing = sorted(members - self._waiting.keys())
+    left = [seat for seat in self._waiting.values() if seat not in there]
+    self._waiting, self._slots = {}, slots
     self._run = run = Run(
       there,
       slots,
@@ -212,17 +290,31 @@ class Coordinator:
 
     Otherwise, refuses the islands whose waiting time is over.
     """
-    waiting = self._rendezvous
-    seats = [*waiting.seats.values()]
+    seats = [*self._waiting.values()]
     words = f'and the others begin: {len(seats)} of {self.islands} islands'
     if self._meet(seats[-1], words, is_late=True):
       return
     for seat in seats:
       if seat.deadline is not None and seat.deadline <= self._now:
         known = seat.join.known
-        line = waiting.describe(seat.join.timeout if known else self._timeout)
+        line = self._describe(seat.join.timeout if known else self._timeout)
         self._forget(seat)
         self._refuse(seat, Refusal(line))
+
+  def _describe(self, timeout: float) -> str:
+    """Returns a line about the islands that have joined in this time."""
+    names = ', '.join(sorted(self._waiting))
+    expected, fate = self.islands, 'joined'
+    if known := self._known:
+      expected = len(_newest(known).islands)
+      fate = 'found the coordinator again'
+    line = (
+      f'{len(self._waiting)} of {expected} islands have {fate} within '
+      f'{timeout:g} s: {names}'
+    )
+    if self.minimum < self.islands:
+      line += f'; at least {self.minimum} are needed (--minimum)'
+    return line
 
   def _again(self, seats: Iterable[Seat]) -> None:
     """Lets islands join another run than the one they waited for."""
@@ -233,8 +325,8 @@ class Coordinator:
 
   def _forget(self, seat: Seat) -> None:
     """Stops expecting an island that waits for the others."""
-    if self._rendezvous.seats.get(seat.name) is seat:
-      del self._rendezvous.seats[seat.name]
+    if self._waiting.get(seat.name) is seat:
+      del self._waiting[seat.name]
       self._note('ended', seat.name, 'waits no longer')
 
   def _look_over(self) -> None:
@@ -261,16 +353,15 @@ class Coordinator:
   @property
   def present(self) -> list[Seat]:
     """Connected islands: in the run or waiting."""
-    run = self._run
-    there = run.there if run else []
-    return [*there, *self._rendezvous.seats.values()]
+    there = self._run.there if self._run else []
+    return [*there, *self._waiting.values()]
 
   def status(self, now: float) -> dict[str, dict[str, Any]]:
     """Returns each known island's activity, by name; empty if it is away."""
     run = self._run
-    slots = run.slots if run and not run.is_over else self._rendezvous.slots
+    slots = run.slots if run and not run.is_over else self._filled_slots
     found: dict[str, dict[str, Any]] = {
-      name: {} for name in sorted({*slots, *self._rendezvous.seats} - {FREE})
+      name: {} for name in {*slots, *self._waiting} - {FREE}
     }
     for seat in self.present:
       trains = run and not run.is_over and seat in run.members
@@ -284,3 +375,22 @@ class Coordinator:
 
 def _late(name: str) -> Refusal:
   return Refusal(f'the others continued without island {name}', 'lost')
+
+
+def _newest(known: Sequence[Known]) -> Membership:
+  each = [one.membership for one in known]
+  return max(each, key=lambda membership: membership.generation)
+
+
+def _contradict(one: Known, other: Known) -> bool:
+  """Returns whether two coordinators have separated these islands."""
+  mine, its = one.membership, other.membership
+  return mine.generation == its.generation and mine.identity != its.identity
+
+
+def _is_of(join: Join, now: Membership) -> bool:
+  """Returns whether a member's name refers to this process of an island.
+
+  Another process may have taken its place while it was suspended.
+  """
+  return now.islands.get(join.name) == join.address
