@@ -1,13 +1,10 @@
 """A run, seen by its coordinator: the members, and the place of each one."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-import heapq
-import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 from selsync_jax.cluster.protocol import accusations, messages
-from selsync_jax.cluster.protocol.arrivals import Arrivals
-from selsync_jax.cluster.protocol.messages import Arrived, Key, Known
+from selsync_jax.cluster.protocol.messages import Arrived, Key, Known, Place
 from selsync_jax.cluster.protocol.seats import (
   FAILED,
   FREE,
@@ -42,6 +39,20 @@ CHANNELS = 8
 
 ODD = 1.0
 """Seconds in which other islands may report a wrong message, too."""
+
+
+class Arrivals(NamedTuple):
+  """The islands that have arrived at one place.
+
+  Attributes:
+    bodies: vote of each island, once it is known.
+    times: time of each island's arrival.
+    groups: islands by place; places in a group must fit each other.
+  """
+
+  bodies: dict[Seat, bytes]
+  times: dict[Seat, float]
+  groups: list[tuple[Place, list[Seat]]]
 
 
 class Run:
@@ -82,7 +93,7 @@ class Run:
     self.slots = slots
     self._known = {*slots} - {FREE}  # Names that have trained.
     self.coming: list[Seat] = []
-    self._asking: set[Seat] = set()  # Islands that ask to stop.
+    self._asking: dict[Seat, float] = {}  # Since when islands ask to stop.
     self._parting: set[Seat] = set()  # Asking islands that are released.
     # Steps that islands have reached, by name, once all are about to stop.
     self._reached: dict[str, int] | None = None
@@ -93,8 +104,6 @@ class Run:
       self.number, self._admissions = last.generation, last.admissions
       self._admits = any(k.admits for k in each if k.membership == last)
     self._strikes: set[str] = set()  # Accusers that were believed once.
-    self._timers: list[tuple[float, int, Callable[[float], None]]] = []
-    self._timer_numbers = itertools.count()
     for seat, known in seats.items():
       for answer in missed(known, each) if known else ():
         say([seat], answer)
@@ -111,8 +120,11 @@ class Run:
 
   def tick(self, now: float) -> None:
     """Ends silent and late islands, and takes other actions that are due."""
-    while self._timers and self._timers[0][0] <= now:
-      heapq.heappop(self._timers)[2](now)
+    if self._accused and now >= self._judging_at:
+      self._judge()
+    for seat, since in self._asking.items():
+      if now - since >= ASKING:
+        self._release(seat, now - since)
     for seat in self.there:
       if now - seat.heard_at > seat.join.timeout:
         self._end({seat: seat.silence}, 'lost')
@@ -225,6 +237,7 @@ class Run:
     for seat in self.members:
       seat.began, seat.at = None, {}
     self._accused: dict[tuple[str, str], str] = {}  # By accuser and accused.
+    self._judging_at = 0.0
     self._say(self.members, self._membership(self.number, self.members))
 
   def _membership(
@@ -261,12 +274,20 @@ class Run:
       return
     seat.at[place.channel] = place
     seat.step(place.generation, place.step or 0)
-    arrivals = self._open.setdefault(place.key, Arrivals())
-    arrivals.add(seat, said, now)
-    if not self._part_ways(arrivals, now):
+    arrivals = self._open.setdefault(place.key, Arrivals({}, {}, []))
+    if said.body is not None:
+      arrivals.bodies[seat] = said.body
+    if seat not in arrivals.times:  # Otherwise its vote follows.
+      arrivals.times[seat] = now
+      fitting = (g for other, g in arrivals.groups if other.fits(place))
+      if group := next(fitting, None):
+        group.append(seat)
+      else:
+        arrivals.groups.append((place, [seat]))
+    if not self._part_ways(arrivals):
       self._complete(place.key, arrivals)
 
-  def _part_ways(self, arrivals: Arrivals, now: float) -> bool:
+  def _part_ways(self, arrivals: Arrivals) -> bool:
     """Ends islands at odd places; returns whether places differ.
 
     Most islands continue, if they agree; the others end.
@@ -343,22 +364,13 @@ class Run:
     ):
       return
     if not self._accused:  # Others may accuse the same island later.
-      self._accused = accused = {}
-      self._later(
-        now + (min(ODD, seat.join.timeout) if why else seat.join.timeout),
-        lambda now: self._judge(accused, now),
-      )
+      timeout = seat.join.timeout
+      self._judging_at = now + (min(ODD, timeout) if why else timeout)
     self._accused[seat.name, name] = why
 
-  def _judge(self, accused: dict[tuple[str, str], str], now: float) -> None:
-    """Ends the island that accusations blame; see `accusations`.
-
-    Nothing happens if they were withdrawn, or another generation has begun.
-    """
-    del now
-    if accused is not self._accused or not accused:
-      return
-    self._accused = {}
+  def _judge(self) -> None:
+    """Ends the island that accusations blame; see `accusations`."""
+    accused, self._accused = self._accused, {}
     name, fate = accusations.judge(
       accused, {seat.name: seat.number for seat in self.members}, self._strikes
     )
@@ -374,28 +386,20 @@ class Run:
 
   def _asked(self, seat: Seat, now: float) -> None:
     """Handles an island's request to stop."""
-    if seat in self._asking:
-      return
-    self._asking.add(seat)
-    if self._may_leave:
-      self._later(now + ASKING, lambda now: self._release(seat, now))
-    else:
-      self._ask_all_to_stop()
+    if seat not in self._asking:
+      self._asking[seat] = now
+      if not self._may_leave:
+        self._ask_all_to_stop()
 
-  def _release(self, seat: Seat, now: float) -> None:
+  def _release(self, seat: Seat, waited: float) -> None:
     """Releases an island as soon as little work is lost with it.
 
     That is when others may join. If loops admit no island, it leaves at once.
     """
-    if seat.join.welcomes:
-      self._parting.add(seat)
-      self._later(now + PARTING, lambda now: self._part(seat, now))
-    else:
-      self._part(seat, now)
-
-  def _part(self, seat: Seat, now: float) -> None:
-    """Ends an island that was released, if it is still a member."""
-    if seat not in self.members or self._stops or self.is_over:
+    self._parting.add(seat)
+    if seat.join.welcomes and waited < ASKING + PARTING:
+      return
+    if seat not in self._there or self._stops or self.is_over:
       return
     if self._may_leave:
       self._end({seat: LEFT}, 'left')
@@ -475,9 +479,6 @@ class Run:
     """Notes an event of an island, and the members afterwards."""
     names = [] if self.is_over else [each.name for each in self.members]
     self._note_(kind, seat.name, words, self.number, names)
-
-  def _later(self, when: float, do: Callable[[float], None]) -> None:
-    heapq.heappush(self._timers, (when, next(self._timer_numbers), do))
 
 
 def missed(known: Known, others: Iterable[Known]) -> list[messages.Answer]:
