@@ -26,9 +26,19 @@ from selsync_jax.islands.peers import Peers, View
 
 def _of_first(name: str) -> Any:
   """Returns a method with the result that it has in the first process."""
-  return lambda self, *args: self._led(
-    lambda: getattr(self._outer, name)(*args)
+  return lambda self, *args: self._led(lambda: getattr(self.outer, name)(*args))
+
+
+def _without_late(name: str) -> Any:
+  """Returns such a method, which first waits until no mean is in flight."""
+  return lambda self: self._led(
+    lambda: (self.late and self.late.settle(), getattr(self.outer, name)())
   )
+
+
+def _in_first(name: str) -> Any:
+  """Returns a method that the first process alone has; others return `None`."""
+  return lambda self, *args: self.outer and getattr(self.outer, name)(*args)
 
 
 class Led(Peers):
@@ -46,58 +56,28 @@ class Led(Peers):
     timeout: float,
     join: Callable[[], Peers],
   ):
-    self._outer: Any = None  # Only in the first process.
+    self.outer: Any = None  # Only in the first process.
     self.agreement = _LedAgreement(self)
     self._led(lambda: _await(invitation, timeout))
     self._led(lambda: self._join(join))
 
   def _join(self, join: Callable[[], Peers]) -> None:
-    self._outer = join()
-
-  def channel(self, name: str) -> Peers | None:
-    return self._outer.channel(name) if self._outer else None
-
-  def led(self, do: Callable[[Peers], Any]) -> Any:
-    return self._led(lambda: jax.tree.map(np.asarray, do(self._outer)))
-
-  def tell(self, do: Callable[[Peers], None]) -> None:
-    """Calls `do(peers)` in the process that speaks for this island."""
-    if self._outer:
-      do(self._outer)
+    self.outer = join()
 
   exchange, share, fold, land = map(
     _of_first, ('exchange', 'share', 'fold', 'land')
   )
+  enter, admit, regroup = map(_without_late, ('enter', 'admit', 'regroup'))
+  channel, reach, averaged, close, fail = map(
+    _in_first, ('channel', 'reach', 'averaged', 'close', 'fail')
+  )
+
+  def led(self, do: Callable[[Peers], Any]) -> Any:
+    return self._led(lambda: jax.tree.map(np.asarray, do(self.outer)))
 
   def conclude(self) -> None:
     if self.view.exchanged:
-      self._led(lambda: self._outer.conclude())
-
-  def regroup(self) -> None:
-    self._enter(lambda: self._outer.regroup())
-
-  def enter(self) -> None:
-    self._enter(lambda: self._outer.enter())
-
-  def admit(self) -> None:
-    self._enter(lambda: self._outer.admit())
-
-  def _enter(self, enter: Callable[[], None]) -> None:
-    if self.late:
-      self.late.settle()
-    self._led(enter)
-
-  def reach(self, step: int) -> None:
-    self.tell(lambda peers: peers.reach(step))
-
-  def averaged(self) -> None:
-    self.tell(lambda peers: peers.averaged())
-
-  def close(self, finished: bool = True) -> None:
-    self.tell(lambda peers: peers.close(finished))
-
-  def fail(self, why: str = '') -> None:
-    self.tell(lambda peers: peers.fail(why))
+      self._led(lambda: self.outer.conclude())
 
   def _led(self, do: Callable[[], Any]) -> Any:
     """Returns, or raises, in all processes the first one's outcome of `do`."""
@@ -110,7 +90,7 @@ class Led(Peers):
         error = RunError(str(raised))
       except (ConfigError, Regrouped, RunError, Stopped) as raised:
         error = raised
-      view = self._outer and self._outer.view
+      view = self.outer and self.outer.view
       content = pickle.dumps((result, error, view))
     result, error, self.view = pickle.loads(processes.bytes_from_first(content))
     if error:
@@ -127,7 +107,8 @@ class _LedAgreement(Agreement):
 
   def ask(self) -> None:
     self.is_asked = True  # A signal handler must not wait for other processes.
-    self._peers.tell(lambda peers: peers.agreement.ask())
+    if self._peers.outer:
+      self._peers.outer.agreement.ask()
 
   def stops_after(self, step: int) -> bool:
     asked = multihost_utils.process_allgather(np.array([self.is_asked]))

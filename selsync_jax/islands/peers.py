@@ -231,7 +231,7 @@ class Peers(abc.ABC):
   def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
     """Leaves or fails, depending on how the body has ended."""
     if kind is None or _ends_well(error):
-      self.close(finished=kind is None)
+      self.close(kind is None)
     else:
       line = f'{kind.__name__}: {error}'.partition('\n')[0]
       self.fail(line[:200].rstrip(': '))
