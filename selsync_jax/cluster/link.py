@@ -29,7 +29,6 @@ class Link:
     dial: connects to the coordinator; raises `OSError` if that fails.
     frames: makes this end of a connection from the callables that `Frames`
       takes.
-    work: returns the counts of `messages.Alive`, sent with signs of life.
     say: takes a line when this member waits long for others.
     tls: arguments of `create_connection` for TLS.
 
@@ -44,12 +43,11 @@ class Link:
     member: Member,
     dial: Callable[[], socket.socket],
     frames: Callable[..., Frames],
-    work: Callable[[], Mapping[str, int]] = dict,
     say: Callable[[str], None] = lambda line: None,
     tls: Mapping[str, Any] | None = None,
   ):
     self.member, self._dials, self._new = member, dial, frames
-    self._work, self._say, self._tls = work, say, tls or {}
+    self._say, self._tls = say, tls or {}
     self.changed = threading.Condition()
     self.agreement = LinkAgreement(self)
     self._frames: Frames | None = None
@@ -63,7 +61,6 @@ class Link:
     """Returns the result of a flow, as soon as the flow returns."""
     with self.changed:
       while True:
-        self.member.done = self._done()
         try:
           next(flow)
         except StopIteration as done:
@@ -75,11 +72,17 @@ class Link:
   def do(self, do: Callable[..., Result], *args: Any) -> Result:
     """Calls a method of the member, and sends the member's messages."""
     with self.changed:
-      self.member.done = self._done()
       try:
         return do(*args)
       finally:
         self._flush()
+
+  def count(self, **more: int) -> None:
+    """Adds to the counts of the member's work; see `messages.Alive`."""
+    with self.changed:
+      done = self.member.done
+      sums = {name: getattr(done, name) + n for name, n in more.items()}
+      self.member.done = messages.changed(done, **sums)
 
   def check(self) -> None:
     """Raises the error that a flow would raise now, if any."""
@@ -113,10 +116,6 @@ class Link:
     if self._frames:
       self._frames.transport.close()
 
-  def _done(self) -> messages.Alive:
-    now = self.member.membership
-    return messages.Alive(now.generation if now else 0, **self._work())
-
   def _flush(self) -> None:
     """Sends the member's messages; the caller holds `changed`."""
     contents = [*map(messages.encode, self.member.outgoing)]
@@ -135,7 +134,6 @@ class Link:
 
   def _tick(self, now: float) -> None:
     with self.changed:
-      self.member.done = self._done()
       before = self.member.error
       self.member.tick(now)
       self._flush()

@@ -28,7 +28,6 @@ from selsync_jax.islands.flight import (
   PATIENCE,
   PIECE,
 )
-from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.peers import About, Peers, View
 from selsync_jax.islands.program import complete
 
@@ -56,13 +55,12 @@ class FlightPeers(Peers):
     link: Link,
     outbox: Outbox,
     credentials: Credentials,
-    meter: Meter,
     timeout: float = 60.0,
     channel: str = '',
   ):
     self._name, self._link, self._channel = name, link, channel
-    self._outbox, self._credentials, self._meter = outbox, credentials, meter
-    self._timeout, self._connections = timeout, Connections(credentials)
+    self._outbox, self._connections = outbox, Connections(credentials)
+    self._credentials, self._timeout = credentials, timeout
     self._generation = 0
     self._step: int | None = None
     self._served: Key | None = None  # The last exchange.
@@ -99,7 +97,6 @@ class FlightPeers(Peers):
       self._link,
       self._outbox,
       self._credentials,
-      self._meter,
       self._timeout,
       name,
     )
@@ -111,7 +108,7 @@ class FlightPeers(Peers):
       self.exchanged = False
 
   def regroup(self) -> None:
-    self._meter.add(aborts=1)
+    self._link.count(aborts=1)
     self._enter(self._link.member.enter)
 
   def enter(self) -> None:
@@ -208,7 +205,7 @@ class FlightPeers(Peers):
     whole = self._answer(
       'vote', operation, message.dtype, message.shape, message.tobytes()
     )
-    self._meter.add(sent_bytes=message.nbytes, received_bytes=len(whole))
+    self._link.count(sent_bytes=message.nbytes, received_bytes=len(whole))
     return whole
 
   def land(self, arrive: Callable[[], bool]) -> bool:
@@ -219,13 +216,13 @@ class FlightPeers(Peers):
     return self._link.run(self._link.member.answer(place)) == b'\1'
 
   def departs(self) -> None:
-    self._step = self._meter.step
+    self._step = self._link.member.done.step
 
   def reach(self, step: int) -> None:
-    self._meter.step = step
+    self._link.do(self._link.member.reach, step)
 
   def averaged(self) -> None:
-    self._meter.add(averages=1)
+    self._link.count(averages=1)
 
   def close(self, finished: bool = True) -> None:
     member = self._link.member
@@ -341,5 +338,5 @@ class FlightPeers(Peers):
         size += block.size or 1
         if size > PIECE:
           self._report(place, sender, f'more than it should at {place}')
-    self._meter.add(received_bytes=sum(block.size for block in blocks))
+    self._link.count(received_bytes=sum(block.size for block in blocks))
     return said, blocks

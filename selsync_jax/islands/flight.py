@@ -4,7 +4,7 @@ Flight is gRPC for arrays, with streams, deadlines, and cancellation.
 """
 
 import atexit
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import hmac
 import os
 import threading
@@ -17,7 +17,6 @@ from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.messages import Key
 from selsync_jax.config import BusyError, ConfigError
 from selsync_jax.islands.credentials import Credentials, NAME
-from selsync_jax.islands.meter import Meter
 
 # It would print a line about each stranger, and many would fill a disk.
 os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
@@ -115,16 +114,19 @@ class Outbox(Server):
   """Serves the messages that an island has for others.
 
   It sends at most `limit` bytes per second.
+
+  Attributes:
+    count: called with `sent_bytes`; see `Link.count`.
   """
 
   def __init__(
     self,
     address: str,
     credentials: Credentials,
-    meter: Meter,
     limit: float | None = None,
   ):
-    self._meter, self._limit = meter, limit
+    self._limit = limit
+    self.count: Callable[..., None] = lambda **_: None
     self._pacing, self._until = threading.Lock(), 0.0
     self._messages: dict[Key, Sequence[np.ndarray]] = {}
     super().__init__(address, credentials)
@@ -170,7 +172,7 @@ class Outbox(Server):
       block = piece[at : at + BLOCK]
       self._wait_for_turn(block.size)
       writer.write_batch(_batch(block, schema))
-      self._meter.add(sent_bytes=block.size)
+      self.count(sent_bytes=block.size)
 
   def _wait_for_turn(self, size: int) -> None:
     """Waits until sending this many more bytes keeps within the limit."""

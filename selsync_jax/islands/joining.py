@@ -25,7 +25,6 @@ from selsync_jax.islands.credentials import (
 )
 from selsync_jax.islands.exchange import FlightPeers
 from selsync_jax.islands.flight import Outbox, PATIENCE, PIECE
-from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.peers import Peers
 
 
@@ -65,9 +64,8 @@ def join(
     FinishedError: if the run has finished; `enter` raises it later, too.
   """
   check(timeout, limit, port)
-  meter = Meter()
   credentials, host = _credentials(invitation, timeout)
-  outbox = Outbox(f'{host}:{port}', credentials, meter, limit)
+  outbox = Outbox(f'{host}:{port}', credentials, limit)
   entries = run if isinstance(run, Mapping) else {'what it runs': run}
   introduction = messages.Join(
     name,
@@ -81,7 +79,6 @@ def join(
     Member(introduction, invitation.address),
     functools.partial(dial, invitation.address, timeout),
     functools.partial(InvitedFrames, invitation),
-    meter.read,
     say,
     {
       'ssl': client_context(),
@@ -89,13 +86,14 @@ def join(
       'ssl_handshake_timeout': timeout,
     },
   )
+  outbox.count = link.count
   try:
     link.run(link.member.enter())
   except BaseException as error:
     outbox.shutdown()
     link.close(link.member.fail, f'{error}')
     raise
-  return FlightPeers(name, link, outbox, credentials, meter, timeout)
+  return FlightPeers(name, link, outbox, credentials, timeout)
 
 
 def check(timeout: float, limit: float | None, port: int) -> None:

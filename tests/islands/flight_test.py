@@ -20,7 +20,6 @@ from selsync_jax.config import RunError
 from selsync_jax.islands import exchange, flight
 from selsync_jax.islands.credentials import create_credentials
 from selsync_jax.islands.flight import Outbox
-from selsync_jax.islands.meter import Meter
 from selsync_jax.islands.program import complete, cut
 from tests.support import live_runs
 from tests.support.meetings import met
@@ -235,7 +234,7 @@ def test_who_reads_no_further_does_not_keep_one_that_ends(monkeypatch):
     np.zeros(1 << 26, np.uint8),
   )
   with (
-    Outbox('127.0.0.1:0', credentials, Meter()) as box,
+    Outbox('127.0.0.1:0', credentials) as box,
     futures.ThreadPoolExecutor(1) as pool,
   ):
     box.put((1, '', 1), [large])
@@ -250,7 +249,7 @@ def test_who_reads_no_further_does_not_keep_one_that_ends(monkeypatch):
 
 def test_a_stranger_reads_nothing():
   credentials = create_credentials('secret')
-  with Outbox('127.0.0.1:0', credentials, Meter()) as box:
+  with Outbox('127.0.0.1:0', credentials) as box:
     box.put((1, '', 1), [np.zeros(1)])
     address = f'127.0.0.1:{box.port}'
     ours = flight.client(address, credentials.certificate)

@@ -232,6 +232,7 @@ class Member:
     ):
       self.admits = False
     self.membership, self.upcoming = self.upcoming, None
+    self.reach(self.done.step)
     self._counts.clear()
     self._answers.clear()
 
@@ -277,6 +278,11 @@ class Member:
       raise self.error
     self._passed = step
     return self.last is not None and step >= self.last
+
+  def reach(self, step: int) -> None:
+    """Notes the last step that this island has taken."""
+    generation = self.membership.generation if self.membership else 0
+    self.done = messages.changed(self.done, generation=generation, step=step)
 
   def accuse(self, place: Place, name: str, why: str = '') -> None:
     """Reports that an island's message at a place is unavailable."""
