@@ -293,16 +293,18 @@ def _start(
   stack.enter_context(cluster)
   if not island:
     return None
-  from selsync_jax.islands import entry  # Imports Arrow.
+  # These import Arrow.
+  from selsync_jax.islands import joining
+  from selsync_jax.islands.participants import joined
 
-  joined = entry.joined(
-    island,
-    options.join,
-    options.settings,
-    options.workdir,
-    agreed,
-    options.cluster_timeout,
-    options.island_port or 0,
-    options.restart,
+  join = functools.partial(
+    joining.join,
+    joining.Invitation.parse(options.join),
+    timeout=options.cluster_timeout,
+    port=options.island_port or 0,
   )
-  return stack.enter_context(joined)
+  return stack.enter_context(
+    joined(
+      island, options.settings, options.workdir, agreed, join, options.restart
+    )
+  )

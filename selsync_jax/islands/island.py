@@ -119,8 +119,7 @@ class Island:
       RunError: if not enough islands join.
     """
     # These import Arrow and cryptography.
-    from selsync_jax.islands import led
-    from selsync_jax.islands.credentials import Invitation
+    from selsync_jax.islands import joining
 
     _check_strategy(strategy)
     _check_params(params)
@@ -129,11 +128,9 @@ class Island:
       for name, x in by_name(params).items()
     }
     run |= {'trigger': strategy.trigger, 'averager': strategy.averager}
-    invited = Invitation.parse(invitation)
+    invited = joining.Invitation.parse(invitation)
     say = functools.partial(print, file=sys.stderr)
-    peers = led.join(
-      invited, name, run, timeout, port=port, limit=limit, say=say
-    )
+    peers = joining.join(invited, name, run, timeout, limit, port, say=say)
     return cls(peers, params, strategy)
 
   @property

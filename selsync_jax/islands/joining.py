@@ -11,6 +11,8 @@ import functools
 import math
 from typing import Any
 
+import jax
+
 from selsync_jax.cluster.connection import dial
 from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.protocol import messages
@@ -25,6 +27,7 @@ from selsync_jax.islands.credentials import (
 )
 from selsync_jax.islands.exchange import FlightPeers
 from selsync_jax.islands.flight import Outbox, PATIENCE, PIECE
+from selsync_jax.islands.led import Led
 from selsync_jax.islands.peers import Peers
 
 
@@ -41,7 +44,8 @@ def join(
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
 
-  If the others are training already, this island `prepares`; see `Peers`.
+  If the others are training already, this island `prepares`; see `Peers`. If
+  it consists of several processes, all of them call this.
 
   Args:
     invitation: the coordinator's invitation.
@@ -64,36 +68,41 @@ def join(
     FinishedError: if the run has finished; `enter` raises it later, too.
   """
   check(timeout, limit, port)
-  credentials, host = _credentials(invitation, timeout)
-  outbox = Outbox(f'{host}:{port}', credentials, limit)
-  entries = run if isinstance(run, Mapping) else {'what it runs': run}
-  introduction = messages.Join(
-    name,
-    f'{host}:{outbox.port}',
-    {entry: messages.short(value) for entry, value in entries.items()},
-    timeout,
-    welcomes,
-    slot,
-  )
-  link = Link(
-    Member(introduction, invitation.address),
-    functools.partial(dial, invitation.address, timeout),
-    functools.partial(InvitedFrames, invitation),
-    say,
-    {
-      'ssl': client_context(),
-      'server_hostname': '',
-      'ssl_handshake_timeout': timeout,
-    },
-  )
-  outbox.count = link.count
-  try:
-    link.run(link.member.enter())
-  except BaseException as error:
-    outbox.shutdown()
-    link.close(link.member.fail, f'{error}')
-    raise
-  return FlightPeers(name, link, outbox, credentials, timeout)
+  described = run if isinstance(run, Mapping) else {'what it runs': run}
+
+  def connect() -> Peers:
+    key, host, certificate = ask(invitation, 'key', timeout)
+    credentials = Credentials(invitation.token, certificate, key)
+    outbox = Outbox(f'{host}:{port}', credentials, limit)
+    introduction = messages.Join(
+      name,
+      f'{host}:{outbox.port}',
+      {entry: messages.short(value) for entry, value in described.items()},
+      timeout,
+      welcomes,
+      slot,
+    )
+    link = Link(
+      Member(introduction, invitation.address),
+      functools.partial(dial, invitation.address, timeout),
+      functools.partial(InvitedFrames, invitation),
+      say,
+      {
+        'ssl': client_context(),
+        'server_hostname': '',
+        'ssl_handshake_timeout': timeout,
+      },
+    )
+    outbox.count = link.count
+    try:
+      link.run(link.member.enter())
+    except BaseException as error:
+      outbox.shutdown()
+      link.close(link.member.fail, f'{error}')
+      raise
+    return FlightPeers(name, link, outbox, credentials, timeout)
+
+  return Led(connect) if jax.process_count() > 1 else connect()
 
 
 def check(timeout: float, limit: float | None, port: int) -> None:
@@ -108,11 +117,3 @@ def check(timeout: float, limit: float | None, port: int) -> None:
     )
   if port not in range(65536):
     raise ConfigError(f'port={port}: must be a port, from 0 to 65535')
-
-
-def _credentials(
-  invitation: Invitation, timeout: float
-) -> tuple[Credentials, str]:
-  """Returns the run's credentials, and the address of this host there."""
-  key, host, certificate = ask(invitation, 'key', timeout)
-  return Credentials(invitation.token, certificate, key), host

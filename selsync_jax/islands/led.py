@@ -7,7 +7,6 @@ path through the program, whatever happens to other islands.
 """
 
 from collections.abc import Callable
-import functools
 import pickle
 from typing import Any
 
@@ -19,8 +18,6 @@ from selsync_jax.cluster import processes
 from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.protocol.member import Regrouped
 from selsync_jax.config import ConfigError, LostError, RunError, Stopped
-from selsync_jax.islands import joining
-from selsync_jax.islands.credentials import ask, Invitation
 from selsync_jax.islands.peers import Peers, View
 
 
@@ -50,15 +47,9 @@ class Led(Peers):
 
   view = View((), 0, ())  # The view of the first process.
 
-  def __init__(
-    self,
-    invitation: Invitation,
-    timeout: float,
-    join: Callable[[], Peers],
-  ):
+  def __init__(self, join: Callable[[], Peers]):
     self.outer: Any = None  # Only in the first process.
     self.agreement = _LedAgreement(self)
-    self._led(lambda: _await(invitation, timeout))
     self._led(lambda: self._join(join))
 
   def _join(self, join: Callable[[], Peers]) -> None:
@@ -117,22 +108,3 @@ class _LedAgreement(Agreement):
     return bool(
       self._peers.led(lambda peers: peers.agreement.stops_after(step))
     )
-
-
-def join(
-  invitation: Invitation,
-  name: str,
-  run: Any,
-  timeout: float,
-  **more: Any,
-) -> Peers:
-  """Joins a run like `joining.join`, in each process of an island."""
-  join = functools.partial(joining.join, invitation, name, run, timeout, **more)
-  if jax.process_count() == 1:
-    return join()
-  return Led(invitation, timeout, join)
-
-
-def _await(invitation: Invitation, timeout: float) -> None:
-  """Waits until the coordinator serves."""
-  ask(invitation, 'status', timeout)

@@ -1,6 +1,7 @@
 """The islands of a run as the training loop sees them: they join and leave."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+import contextlib
 import pathlib
 import time
 from typing import Any
@@ -12,7 +13,8 @@ from selsync_jax.data.leases import Reader
 from selsync_jax.data.pace import Watch
 from selsync_jax.data.protocol import Batch, Data
 from selsync_jax.devices.mappers import Function
-from selsync_jax.islands import resuming
+from selsync_jax.devices.slices import Slices
+from selsync_jax.islands import resuming, rounds
 from selsync_jax.islands.behind import Behind, steps_of_travel
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.peers import Peers
@@ -24,7 +26,10 @@ from selsync_jax.runs.checkpoints import Choice
 from selsync_jax.sync.budget import asks_travel, with_travel
 from selsync_jax.sync.delay import Delayed
 from selsync_jax.training.participants import Participants, refuse_odd
+from selsync_jax.training.settings import Settings
 from selsync_jax.training.setup import Setup
+
+_OWN = 'config.mapper', 'config.mesh.'  # Islands may differ in these fields.
 
 
 class IslandParticipants(Participants):
@@ -203,3 +208,30 @@ class IslandParticipants(Participants):
     choice, copies = complete(self.peers, resuming.agree, takers, pack)
     self.rounds.begin(self.peers.slots, copies)
     return choice
+
+
+@contextlib.contextmanager
+def joined(
+  name: str,
+  settings: Settings,
+  workdir: pathlib.Path,
+  agreed: Mapping[str, Any],
+  join: Callable[..., Peers],
+  restart: bool = False,
+) -> Generator[IslandParticipants]:
+  """Joins the other islands, and leaves them when the context ends.
+
+  Args:
+    name: name of this island.
+    settings: settings of the run.
+    workdir: folder of this island's run.
+    agreed: values that must be equal on all islands, by name.
+    join: `joining.join` with the invitation.
+    restart: whether to ignore the slot that the island had before.
+  """
+  alike = {k: v for k, v in agreed.items() if not k.startswith(_OWN)}
+  slot = None if restart else rounds.slot(workdir, name)
+  with join(name, alike, welcomes=True, slot=slot, say=print) as peers:
+    config = settings.config
+    mapper = IslandMapper(config.workers, peers, Slices(1, **config.mesh))
+    yield IslandParticipants(mapper, Rounds(workdir))
