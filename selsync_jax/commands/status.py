@@ -32,13 +32,11 @@ def main(arguments: Sequence[str]) -> None:
   given = options.positional or ([own] if own else [])
   if len(given) != 1:
     raise ConfigError(f'needs one INVITATION, got {len(given)}')
-  from selsync_jax.islands import (
-    credentials,  # Imports cryptography.
-    status,
-  )
+  from selsync_jax.islands import credentials  # Imports cryptography.
 
   invited = credentials.Invitation.parse(given[0])
-  found = status.ask(invited, options.timeout)
+  content, _, _ = credentials.ask(invited, 'status', options.timeout)
+  found = json.loads(content)
   print(json.dumps(found) if options.json else '\n'.join(_lines(found)))
 
 

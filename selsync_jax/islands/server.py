@@ -10,6 +10,7 @@ import json
 import pathlib
 import secrets
 import socket
+import time
 from typing import Any
 
 from selsync_jax.cluster.connection import FIRST, Frames
@@ -24,10 +25,12 @@ from selsync_jax.islands.credentials import (
   server_context,
 )
 from selsync_jax.islands.journal import Journal
-from selsync_jax.islands.status import status
 
 ANSWER = 5.0
 """Seconds until the status must be available."""
+
+ENDS = ('left', 'finished', 'ended')
+"""The kinds of events after which an island is away."""
 
 
 class CoordinatorServer(Server):
@@ -96,7 +99,30 @@ class CoordinatorServer(Server):
   def _status(self) -> dict[str, Any]:
     machine, totals = self._machine, self._journal.totals
     each = machine.status(self._loop.now)
-    return status(machine.islands, machine.minimum, each, totals)
+    rows: list[dict[str, Any]] = [
+      {'name': name, **(each[name] or self._away(name))} for name in each
+    ]
+    steps = [row['step'] for row in rows if row['state'] == 'trains']
+    present = len(totals.last.present)
+    return {
+      'expected': machine.islands,
+      'minimum': machine.minimum,
+      'present': present,
+      'generation': totals.last.generation,
+      'participation': present / machine.islands,
+      'mean_participation': totals.participation(time.time()),
+      'step_spread': max(steps) - min(steps) if steps else 0,
+      'admitted': totals.counts.get('admitted', 0),
+      'ended': totals.counts.get('ended', 0),
+      'left': totals.counts.get('left', 0),
+      'islands': rows,
+    }
+
+  def _away(self, name: str) -> dict[str, str]:
+    """Returns the row of an island that is away: how it ended, if known."""
+    last = self._journal.totals.last_of.get(name)
+    why = last.words if last and last.kind in ENDS else 'is away'
+    return {'state': 'away', 'why': why}
 
   def shutdown(self) -> None:
     """Ends the connections; the islands then look for another coordinator."""
