@@ -6,8 +6,8 @@ import socket
 import threading
 from typing import Any, TypeVar
 
-from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.connection import CLOSING, Frames, Loop
+from selsync_jax.cluster.preemption import Agreement
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import Flow, Member
 from selsync_jax.config import RunError

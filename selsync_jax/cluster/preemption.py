@@ -10,9 +10,34 @@ import signal
 import time
 
 from selsync_jax.cluster import children, signals
-from selsync_jax.cluster.agreement import Agreement
 
 _SAME = 1.0  # Seconds in which signals are one request.
+
+
+class Agreement:
+  """A program's part in the choice of the last step, after which all stop.
+
+  Here it is alone, and stops after its next step. `link.LinkAgreement` is for
+  several programs.
+
+  Attributes:
+    is_asked: whether this program was asked to stop.
+  """
+
+  def __init__(self):
+    self.is_asked = False
+
+  def ask(self) -> None:
+    """Asks all programs to stop, or to continue without this one."""
+    self.is_asked = True
+
+  def stops_after(self, step: int) -> bool:
+    """Returns whether to stop after this step; equal in all programs.
+
+    Call it after every step. It waits while the programs agree.
+    """
+    del step
+    return self.is_asked
 
 
 class Preemption(contextlib.ExitStack):
@@ -32,19 +57,19 @@ class Preemption(contextlib.ExitStack):
 
   def __init__(self, agreement: Agreement | None = None):
     super().__init__()
-    self._asked = self._handles = False
-    self._since = 0.0  # Time of the request.
+    self._since: float | None = None  # Time of the request.
+    self._handles = False
     self._agreement = agreement or Agreement()
     self._handler = signals.Handler(self._ask)
 
   def _ask(self, number: int) -> None:
     del number
-    if self._asked:
+    if self._since is not None:
       if time.monotonic() - self._since < _SAME:
         return
       reason = f'ended by a second signal; {signals.resumes()}'
       signals.stop(signals.STOPPED, reason)
-    self._asked, self._since = True, time.monotonic()
+    self._since = time.monotonic()
     self._agreement.ask()
 
   def requested(self, step: int) -> bool:
@@ -55,6 +80,6 @@ class Preemption(contextlib.ExitStack):
     if not self._handles:
       self.enter_context(self._handler)
       self._handles = True
-    if not self._asked and children.is_orphaned():
+    if self._since is None and children.is_orphaned():
       self._ask(signal.SIGTERM)
     return self._agreement.stops_after(step)

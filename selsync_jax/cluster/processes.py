@@ -27,8 +27,7 @@ import numpy as np
 
 from selsync_jax import config, user_errors
 from selsync_jax.cluster import connection, proxy, world
-from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.cluster.preemption import Preemption
+from selsync_jax.cluster.preemption import Agreement, Preemption
 from selsync_jax.cluster.world import World
 
 _entered: list['Cluster'] = []  # At most one.

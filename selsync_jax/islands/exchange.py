@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.link import Link
+from selsync_jax.cluster.preemption import Agreement
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import ApartError, Flow
 from selsync_jax.cluster.protocol.messages import Key, Kind, Membership, Place

@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 import numpy as np
 
 from selsync_jax.cluster import processes
-from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.preemption import Agreement
 from selsync_jax.cluster.protocol.member import Regrouped
 from selsync_jax.config import ConfigError, LostError, RunError, Stopped
 from selsync_jax.islands.peers import Peers, View

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from selsync_jax.cluster import signals
-from selsync_jax.cluster.agreement import Agreement
+from selsync_jax.cluster.preemption import Agreement
 from selsync_jax.cluster.protocol.messages import FOLDS
 from selsync_jax.config import Stopped
 

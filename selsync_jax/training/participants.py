@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import jax
 
 from selsync_jax.cluster import processes
-from selsync_jax.cluster.agreement import Agreement
-from selsync_jax.cluster.preemption import Preemption
+from selsync_jax.cluster.preemption import Agreement, Preemption
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.data.protocol import Batch, Data
 from selsync_jax.devices.mappers import Function, Mapper

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from selsync_jax.cluster import processes, world
-from selsync_jax.cluster.agreement import Agreement
 from selsync_jax.cluster.connection import SignedFrames
+from selsync_jax.cluster.preemption import Agreement
 from selsync_jax.config import ConfigError, RunError
 from tests.support.marks import slow
 from tests.support.members import Caller, connect, die, freeze, TOKEN
