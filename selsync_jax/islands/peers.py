@@ -6,6 +6,7 @@ A transport sends a message to each island and receives one from each.
 import abc
 from collections.abc import Callable, Sequence
 import functools
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,21 @@ an island receives 2 (N - 1) messages of size 1/N each.
 
 
 class View(NamedTuple):
-  """The member islands, seen from one of them; see `Peers`."""
+  """The member islands, seen from one of them.
+
+  Attributes:
+    names: the islands' names, in the order of their indices.
+    index: this island's index.
+    slots: names of all islands of the run, in the order of the workers; empty
+      for an island that has not joined yet.
+    prepares: whether this island is still preparing to join training islands.
+      It exchanges nothing: its program gets zeros from collectives, and runs
+      every branch that has some.
+    was_admitted: whether islands that were training have admitted this one.
+    admits: whether islands wait for `admit`, to join or to leave. It becomes
+      true on all islands within a call that all of them make.
+    exchanged: whether some may still be completing an exchange.
+  """
 
   names: Sequence[str]
   index: int
@@ -32,7 +47,7 @@ class View(NamedTuple):
   prepares: bool = False
   was_admitted: bool = False
   admits: bool = False
-  exchanged: bool = False  # Some may still be completing an exchange.
+  exchanged: bool = False
 
 
 class About(NamedTuple):
@@ -50,12 +65,15 @@ class About(NamedTuple):
 
 
 class Peers(abc.ABC):
-  """The member islands, seen from one of them.
+  """The islands of a run, with the fields of `View`, and their messages.
 
   Attributes:
     late: carrier of delayed means during later steps; `None` if there is none.
   """
 
+  names, index, slots, prepares, was_admitted, admits = (
+    property(operator.attrgetter(f'view.{name}')) for name in View._fields[:-1]
+  )
   late: 'Late | None' = None
 
   @property
@@ -64,54 +82,14 @@ class Peers(abc.ABC):
     """The islands that are members now."""
 
   @property
-  def names(self) -> Sequence[str]:
-    """The islands' names, in the order of their indices."""
-    return self.view.names
-
-  @property
-  def index(self) -> int:
-    """This island's index."""
-    return self.view.index
-
-  @property
   def size(self) -> int:
-    """N, the number of islands."""
+    """N, the number of member islands."""
     return len(self.names)
-
-  @property
-  def slots(self) -> Sequence[str]:
-    """The names of all islands of the run, in the order of the workers.
-
-    The name of an island that has not joined yet is empty.
-    """
-    return self.view.slots
 
   @property
   def slot(self) -> int:
     """This island's index among all slots of the run."""
     return self.slots.index(self.names[self.index])
-
-  @property
-  def prepares(self) -> bool:
-    """Whether this island is still preparing to join training islands.
-
-    A preparing island exchanges nothing. Its program gets zeros from
-    collectives, and runs every branch that has some.
-    """
-    return self.view.prepares
-
-  @property
-  def was_admitted(self) -> bool:
-    """Whether islands that were training have admitted this one."""
-    return self.view.was_admitted
-
-  @property
-  def admits(self) -> bool:
-    """Whether islands wait for `admit`, to join or to leave.
-
-    It becomes true on all islands within a call that all of them make.
-    """
-    return self.view.admits
 
   @functools.cached_property
   def agreement(self) -> Agreement:
