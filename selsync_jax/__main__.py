@@ -22,8 +22,8 @@ import tempfile
 from typing import NoReturn
 
 from selsync_jax import config, user_errors
-from selsync_jax.cluster import forks, signals
-from selsync_jax.commands import COMMANDS
+from selsync_jax.cluster import signals
+from selsync_jax.commands import COMMANDS, forks
 from selsync_jax.runs import output
 
 USAGE = 'usage: selsync COMMAND [ARGUMENT ...]'

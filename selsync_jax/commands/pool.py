@@ -1,6 +1,6 @@
 """Runs trials of a comparison or a search, each in a process of its own.
 
-The processes of a job share what they import: see `cluster/forks.py`.
+The processes of a job share what they import: see `forks.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import threading
 from typing import Any
 
 from selsync_jax.cluster import signals
-from selsync_jax.cluster.forks import Forks
+from selsync_jax.commands.forks import Forks
 from selsync_jax.config import RunError
 from selsync_jax.data import opening
 from selsync_jax.runs import files, workdir
