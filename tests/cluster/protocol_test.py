@@ -10,7 +10,11 @@ import pytest
 
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.coordinator import Coordinator
-from selsync_jax.cluster.protocol.member import Member, Regrouped
+from selsync_jax.cluster.protocol.member import (
+  FinishedError,
+  Member,
+  Regrouped,
+)
 from selsync_jax.config import LostError, RunError
 
 
@@ -157,7 +161,8 @@ def test_an_island_that_is_late_is_waited_for_no_longer_than_the_grace():
   islands.arrive('b', 'commit')
   islands.wait(5.0)
   assert islands.left() == 'ab'
-  assert isinstance(islands.members['c'].error, LostError)
+  with pytest.raises(LostError, match=r'^island c is more than 3 s late$'):
+    islands.members['c'].check()
 
 
 def test_nobody_is_late_that_still_receives_something():
@@ -224,6 +229,42 @@ def test_nobody_admits_an_island_that_has_another_ones_place():
   late = islands.join('c')
   with pytest.raises(RunError, match=r'island c is not one of a, b$'):
     next(late.enter())
+
+
+def test_a_name_that_is_there_is_refused():
+  """Even if the other island only prepares."""
+  islands = Islands('abc', minimum=2)
+  islands.lose('b')
+  islands.join('b')
+  for name in 'ab':
+    there = islands.members[name]
+    other = islands.join(name)
+    islands.members[name] = there
+    islands.wait(6.0)
+    line = f'the coordinator host:1: island {name} is there already'
+    assert str(other.error) == line
+  assert islands.left() == 'acb'
+
+
+@pytest.mark.parametrize('prepares', [False, True])
+def test_who_comes_when_the_others_have_finished_has_nothing_to_do(prepares):
+  islands = Islands('abc', minimum=2)
+  islands.lose('b')
+  if prepares:
+    islands.join('b')
+  for name in 'ac':
+    done(islands.members[name].enter())
+  islands.arrive('ac', 'leave', body=b'1')
+  if prepares:
+    done(islands.members['b'].enter())
+    flow = islands.members['b'].enter_prepared()
+    next(flow)
+    islands.pump()
+  else:
+    flow = islands.join('b').enter()
+  line = '^the coordinator host:1: the others have finished this run$'
+  with pytest.raises(FinishedError, match=line):
+    next(flow)
 
 
 @pytest.mark.parametrize(

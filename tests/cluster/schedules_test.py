@@ -15,6 +15,21 @@ def test_a_schedule_breaks_nothing(first):
     schedules.play(seed)
 
 
+def test_a_coordinator_may_end_again_before_all_have_found_it():
+  world = schedules.World(0)
+  world.run(1.0)
+  world.cut('c', [world.cut_up, world.cut_down], 1.5)
+  for _ in range(2):
+    world.kill_point()
+    world.start_point()
+    world.run(1.0)
+  world.finish()
+  words = 'has found the coordinator again'
+  found = [line[2] for line in world.lines if line[3] == words]
+  assert sorted(found) == [*'aabbc']
+  assert {each.result for each in world.every} == {'finished'}
+
+
 NAMES = st.sampled_from('abc')
 SECONDS = st.floats(0.0, 6.0)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from selsync_jax.cluster import connection, link
-from selsync_jax.cluster.protocol import coordinator, member, messages
+from selsync_jax.cluster.protocol import coordinator, messages
 from selsync_jax.config import BusyError, ConfigError, RunError
 from selsync_jax.islands import (
   credentials,
@@ -216,37 +216,6 @@ def test_one_that_comes_no_longer_disturbs_nobody(
   late = pool.submit(enter, join('b'))
   admit(islands, pool)
   assert late.result().names == islands[0].names == ('a', 'b', 'd')
-
-
-def test_a_name_that_is_there_is_refused(four, said, pool, monkeypatch):
-  """Even if the other island only prepares."""
-  point, islands, join = four
-  monkeypatch.setattr(coordinator, 'ENDING', 0.2)
-  b = join('b')
-  for name in 'ab':
-    line = f'{point.invitation.address}: island {name} is there already$'
-    with pytest.raises(RunError, match=line):
-      join(name)
-  b.fail()
-  futures.wait(pool.submit(peers.close) for peers in islands)
-  until(said, 'a has left')
-
-
-def test_who_comes_when_the_others_have_finished_has_nothing_to_do(pool):
-  with met('abc', minimum=2) as (_, (a, b, c), join):
-    b.fail()
-    futures.wait(pool.submit(peers.close) for peers in (a, c))
-    with pytest.raises(member.FinishedError, match=r'have finished this run$'):
-      join('b')
-
-
-def test_who_prepares_when_the_others_finish_has_nothing_to_do(four, pool):
-  point, islands, join = four
-  b = join('b')
-  futures.wait(pool.submit(peers.close) for peers in islands)
-  line = rf'^the coordinator {point.invitation.address}: the others have fini'
-  with pytest.raises(member.FinishedError, match=line):
-    enter(b)
 
 
 @pytest.mark.parametrize('is_prepared', [False, True])

@@ -203,17 +203,6 @@ def test_a_loop_that_exits_with_a_reason_has_failed(join, pool):
     waiting.result(timeout=20)
 
 
-def test_the_timeout_of_one_counts_for_that_one(said, pool):
-  """Although it is short, the others are not judged by it."""
-  with server.CoordinatorServer(2, say=said.put) as point:
-    a = pool.submit(joining.join, point.invitation, 'a', 'a run', 0.5)
-    b = pool.submit(joining.join, point.invitation, 'b', 'a run', 30.0)
-    islands = a.result(timeout=20), b.result(timeout=20)
-    shares = [pool.submit(peers.share, np.ones(1)) for peers in islands]
-    assert [np.sum(each.result(timeout=20)) for each in shares] == [2, 2]
-    futures.wait(pool.submit(peers.close) for peers in islands)
-
-
 def test_it_is_said_for_whom_an_island_waits_where_and_since_when(
   join, pool, monkeypatch
 ):

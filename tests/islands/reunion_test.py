@@ -10,7 +10,6 @@ import time
 import numpy as np
 import pytest
 
-from selsync_jax.cluster import link
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.coordinator import Coordinator
 from selsync_jax.config import LostError, RunError, Stopped
@@ -104,38 +103,6 @@ def test_a_coordinator_that_is_started_again_disturbs_nobody(
     for each in work:
       assert each.result(timeout=30) == [6 * k + 24 for k in range(20)]
   until(said, 'a has found the coordinator again')
-
-
-def test_a_coordinator_may_end_again_before_all_have_found_it(
-  kept, said, pool, monkeypatch
-):
-  dial, let = link.Link._dial, threading.Event()
-
-  def dial_when_let(self):
-    if not let.is_set() and self.member.membership and self._is_c:
-      self._loop.call(self._lost)
-    else:
-      dial(self)
-
-  monkeypatch.setattr(link.Link, '_dial', dial_when_let)
-
-  def unit(peers):
-    return complete(peers, lambda peers: peers.share(np.ones(1)))
-
-  with kept() as point:
-    islands = [each.result() for each in came(point, pool, *'abc')]
-    for peers in islands:
-      peers._link._is_c = peers.index == 2
-  work = [pool.submit(unit, peers) for peers in islands]
-  with kept(port=point.port):
-    found = {f'{name} has found the coordinator again' for name in 'ab'}
-    while found:
-      found.discard(said.get(timeout=20))
-  let.set()
-  with kept(port=point.port):
-    for each in work:
-      assert np.sum(each.result(timeout=30)) == 3
-    futures.wait(pool.submit(peers.close) for peers in islands)
 
 
 @pytest.mark.slow
