@@ -16,7 +16,7 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax import user_errors
-from selsync_jax.cluster.protocol import messages
+from selsync_jax.cluster.protocol import generation, messages
 from selsync_jax.cluster.protocol.member import ApartError, Member
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.islands import exchange, joining, server
@@ -206,9 +206,7 @@ def test_a_loop_that_exits_with_a_reason_has_failed(join, pool):
 def test_it_is_said_for_whom_an_island_waits_where_and_since_when(
   join, pool, monkeypatch
 ):
-  from selsync_jax.cluster.protocol import run
-
-  monkeypatch.setattr(run, 'WAITING', 0.0)
+  monkeypatch.setattr(generation, 'WAITING', 0.0)
   with server.CoordinatorServer(2) as point:
     told = queue.SimpleQueue()
     one = functools.partial(

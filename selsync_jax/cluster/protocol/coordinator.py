@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.messages import Join, Known, Membership
-from selsync_jax.cluster.protocol.run import Run
+from selsync_jax.cluster.protocol.run import newest, Run
 from selsync_jax.cluster.protocol.seats import (
   check_run,
   FREE,
@@ -121,7 +121,7 @@ class Coordinator:
       self._look_over()
     for seat in self._seats.values():
       if now - seat.said_at >= seat.join.timeout / 10:
-        waits = self._run.waits(seat, now) if self._run else ''
+        waits = self._run.generation.waits(seat, now) if self._run else ''
         self._say([seat], messages.Sign(waits))
 
   def _serves(self, seat: Seat) -> bool:
@@ -182,25 +182,17 @@ class Coordinator:
     others = {n: s.join for n, s in self._waiting.items() if n != join.name}
     check_run(join, others)
     if not join.known:
-      self._check_slot(join.name)
+      seated(self._filled_slots, join.name, None)  # Raises if none is free.
       count = f'{len(others) + 1} of {self.islands}'
       return f'has joined from {join.address}: {count}'
     known = [join.known, *self._known]
     if (
       any(self._slots)
       or any(_contradict(join.known, other) for other in known)
-      or not _is_of(join, _newest(known))
+      or not _is_of(join, newest(known))
     ):
       raise _late(join.name)
     return 'has found the coordinator again'
-
-  def _check_slot(self, name: str) -> None:
-    """Raises `Refusal` if no slot is free for an island."""
-    known = self._known
-    slots = _newest(known).slots if known else self._slots
-    new = self._waiting.keys() - {name} - {*slots}
-    if name not in slots and len(new) >= slots.count(FREE):
-      seated(self._filled_slots, name, None)
 
   @property
   def _known(self) -> list[Known]:
@@ -211,8 +203,8 @@ class Coordinator:
   @property
   def _filled_slots(self) -> Sequence[str]:
     """The slots of the run, with waiting islands in free ones."""
-    known = self._known
-    slots = [*(_newest(known).slots if known else self._slots)]
+    before = newest(self._known)
+    slots = [*(before.slots if before else self._slots)]
     new = sorted(self._waiting.keys() - {*slots})
     free = {i for i, name in enumerate(slots) if name == FREE}
     wishes = ((name, self._waiting[name].join.slot) for name in new)
@@ -228,19 +220,16 @@ class Coordinator:
 
     If it `is_late`, they wait for missing islands no longer.
     """
-    known, there = self._known, {**self._waiting}
+    there = {**self._waiting}
     is_complete = len(there) == self.islands
-    if not (known or is_complete or is_late):
-      return None
-    if known:
-      now = _newest(known)
-      is_complete = there.keys() >= {*now.islands}
-      has_begun = any(each.heard for each in known)
+    if before := newest(self._known):
+      is_complete = there.keys() >= {*before.islands}
+      has_begun = any(each.heard for each in self._known)
       there = {
         name: seat
         for name, seat in there.items()
-        if (_is_of(seat.join, now) if seat.join.known else not has_begun)
-        and name in now.islands
+        if (_is_of(seat.join, before) if seat.join.known else not has_begun)
+        and name in before.islands
       }
     if len(there) < self.minimum or not (is_complete or is_late):
       return None
@@ -259,8 +248,8 @@ class Coordinator:
       if not is_late:
         self._note('joined', last.name, words)
       return False
-    slots, known = self._filled_slots, self._known
-    members = {*_newest(known).islands} if known else {}
+    slots, before = self._filled_slots, newest(self._known)
+    members = {*before.islands} if before else set[str]()
     missing = sorted(members - self._waiting.keys())
     left = [seat for seat in self._waiting.values() if seat not in there]
     self._waiting, self._slots = {}, slots
@@ -272,13 +261,12 @@ class Coordinator:
       self._say,
       self._note,
       self._grace,
-      self._now,
     )
     names = [seat.name for seat in run.members]
-    self._note('joined', last.name, words, run.number, names)
+    self._note('joined', last.name, words, run.generation.number, names)
     for name in missing:
       fate = 'has not found the coordinator again'
-      self._note('ended', name, fate, run.number, names)
+      self._note('ended', name, fate, run.generation.number, names)
     self._again(seat for seat in left if not seat.join.known)
     for seat in left:
       if seat.join.known:  # It had not heard of its end.
@@ -305,8 +293,8 @@ class Coordinator:
     """Returns a line about the islands that have joined in this time."""
     names = ', '.join(sorted(self._waiting))
     expected, fate = self.islands, 'joined'
-    if known := self._known:
-      expected = len(_newest(known).islands)
+    if before := newest(self._known):
+      expected = len(before.islands)
       fate = 'found the coordinator again'
     line = (
       f'{len(self._waiting)} of {expected} islands have {fate} within '
@@ -367,7 +355,7 @@ class Coordinator:
       trains = run and not run.is_over and seat in run.members
       state = 'prepares' if run and seat in run.coming else 'waits'
       row = {'state': 'trains' if trains else state, **seat.account(now)}
-      if trains and run and (waits := run.waits(seat, now)):
+      if trains and run and (waits := run.generation.waits(seat, now)):
         row['waits'] = waits
       found[seat.name] = row
     return dict(sorted(found.items()))
@@ -377,20 +365,15 @@ def _late(name: str) -> Refusal:
   return Refusal(f'the others continued without island {name}', 'lost')
 
 
-def _newest(known: Sequence[Known]) -> Membership:
-  each = [one.membership for one in known]
-  return max(each, key=lambda membership: membership.generation)
-
-
 def _contradict(one: Known, other: Known) -> bool:
   """Returns whether two coordinators have separated these islands."""
   mine, its = one.membership, other.membership
   return mine.generation == its.generation and mine.identity != its.identity
 
 
-def _is_of(join: Join, now: Membership) -> bool:
+def _is_of(join: Join, now: Membership | None) -> bool:
   """Returns whether a member's name refers to this process of an island.
 
   Another process may have taken its place while it was suspended.
   """
-  return now.islands.get(join.name) == join.address
+  return now is not None and now.islands.get(join.name) == join.address

@@ -1,10 +1,11 @@
-"""A run, seen by its coordinator: the members, and the place of each one."""
+"""A run, seen by its coordinator: its members, and how they change."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from selsync_jax.cluster.protocol import accusations, messages
-from selsync_jax.cluster.protocol.messages import Arrived, Key, Known, Place
+from selsync_jax.cluster.protocol.generation import Generation
+from selsync_jax.cluster.protocol.messages import Arrived, Known, Place
 from selsync_jax.cluster.protocol.seats import (
   FAILED,
   FREE,
@@ -31,29 +32,6 @@ PARTING = 20.0
 Then it leaves anyway. Schedulers usually kill a process after 30.
 """
 
-WAITING = 5.0
-"""Seconds after which an island is told for whom it waits."""
-
-CHANNELS = 8
-"""The most channels of an island."""
-
-ODD = 1.0
-"""Seconds in which other islands may report a wrong message, too."""
-
-
-class Arrivals(NamedTuple):
-  """The islands that have arrived at one place.
-
-  Attributes:
-    bodies: vote of each island, once it is known.
-    times: time of each island's arrival.
-    groups: islands by place; places in a group must fit each other.
-  """
-
-  bodies: dict[Seat, bytes]
-  times: dict[Seat, float]
-  groups: list[tuple[Place, list[Seat]]]
-
 
 class Run:
   """Islands that train together, and their transitions when some end.
@@ -68,8 +46,7 @@ class Run:
   the run is older than this coordinator.
 
   Attributes:
-    number: index of the generation.
-    members: the islands that train.
+    generation: the islands that train.
     coming: islands that prepare.
     is_over: whether all members have left or ended.
     has_finished: whether the run is complete.
@@ -84,12 +61,11 @@ class Run:
     say: Callable[[Iterable[Seat], messages.Message], None],
     note: Callable[..., None],
     grace: float | None,
-    now: float,
   ):
     self._minimum, self._identity = minimum, identity
     self._say, self._note_, self._grace = say, note, grace
     each = [known for known in seats.values() if known]
-    last = max((k.membership for k in each), key=_index, default=None)
+    last = newest(each)
     self.slots = slots
     self._known = {*slots} - {FREE}  # Names that have trained.
     self.coming: list[Seat] = []
@@ -98,17 +74,20 @@ class Run:
     # Steps that islands have reached, by name, once all are about to stop.
     self._reached: dict[str, int] | None = None
     self.is_over = self.has_finished = False
-    self.number = self._admissions = 0
-    self._admits = False
-    if last:
-      self.number, self._admissions = last.generation, last.admissions
-      self._admits = any(k.admits for k in each if k.membership == last)
+    self._admissions = last.admissions if last else 0
+    self._admits = any(k.admits for k in each if k.membership == last)
     self._strikes: set[str] = set()  # Accusers that were believed once.
     for seat, known in seats.items():
       for answer in missed(known, each) if known else ():
         say([seat], answer)
+    self.generation = Generation(last.generation if last else 0, [])
     self._begin(seats)
     self._continue_stopping(each)
+
+  @property
+  def members(self) -> Sequence[Seat]:
+    """The islands that train."""
+    return self.generation.members
 
   @property
   def there(self) -> Sequence[Seat]:
@@ -116,55 +95,21 @@ class Run:
     return [] if self.is_over else [*self.members, *self.coming]
 
   def _has(self, seat: Seat) -> bool:
-    return not self.is_over and (seat in self._there or seat in self.coming)
+    return not self.is_over and (seat in self.generation or seat in self.coming)
 
   def tick(self, now: float) -> None:
     """Ends silent and late islands, and takes other actions that are due."""
-    if self._accused and now >= self._judging_at:
-      self._judge()
+    self._judge(now)
     for seat, since in self._asking.items():
       if now - since >= ASKING:
         self._release(seat, now - since)
     for seat in self.there:
       if now - seat.heard_at > seat.join.timeout:
         self._end({seat: seat.silence}, 'lost')
-    if self._grace is not None:
+    if self._grace is not None and not self.is_over:
       late = f'is more than {self._grace:g} s late'
-      if found := self._late(self._grace, now):
-        self._end(dict.fromkeys(found, late), 'lost')
-
-  def waits(self, seat: Seat, now: float) -> str:
-    """Returns a line about the wait of an island, if it waits."""
-    for (_, channel, _), arrivals in self._open.items():
-      seconds = now - arrivals.times.get(seat, now)
-      if seconds > WAITING:
-        missing = [each for each in self.members if each not in arrivals.times]
-        if missing:
-          place = seat.at[channel]
-          return f'waits for {_names(missing)} at {place}, {seconds:.0f} s'
-    return ''
-
-  def _late(self, grace: float, now: float) -> list[Seat]:
-    """Returns islands for which enough others have waited too long."""
-    if self.is_over:
-      return []
-    for (_, channel, _), arrivals in self._open.items():
-      if channel or len(arrivals.times) < self._minimum:
-        continue
-      since = sorted(arrivals.times.values())[self._minimum - 1]
-      if now - since > grace:
-        return [
-          seat
-          for seat in self.members
-          if seat not in arrivals.times and self._may_be_late(seat)
-        ]
-    return []
-
-  def _may_be_late(self, seat: Seat) -> bool:
-    """Returns whether an island receives nothing and is past its first step."""
-    at = seat.at.get('')
-    receives = at and at.kind == 'average'
-    return not receives and seat.began not in (None, seat.done.step)
+      found = self.generation.late(self._minimum, self._grace, now)
+      self._end(dict.fromkeys(found, late), 'lost')
 
   def has_finished_without(self, join: messages.Join) -> bool:
     """Returns whether the run has finished while an island was away."""
@@ -211,12 +156,12 @@ class Run:
       case Arrived():
         self._arrive(seat, message, now)
       case messages.Alive(generation, step):
-        if generation == self.number:
+        if generation == self.generation.number:
           seat.step(generation, step)
-      case messages.Accused(key, name, why):
-        self._accuse(seat, key, name, why, now)
+      case messages.Accused():
+        self.generation.accuse(seat, message, now)
       case messages.Acquitted(name):
-        self._accused.pop((seat.name, name), None)
+        self.generation.acquit(seat, name)
       case messages.Stop():
         self._asked(seat, now)
       case messages.Reached(step):
@@ -229,16 +174,10 @@ class Run:
 
   def _begin(self, seats: Iterable[Seat]) -> None:
     """Begins a generation; incomplete work of the one before is void."""
-    self.members = in_order(seats, self.slots)
-    self._there = {*self.members}
-    self.number += 1
-    self._open: dict[Key, Arrivals] = {}
-    self._known |= {seat.name for seat in self.members}
-    for seat in self.members:
-      seat.began, seat.at = None, {}
-    self._accused: dict[tuple[str, str], str] = {}  # By accuser and accused.
-    self._judging_at = 0.0
-    self._say(self.members, self._membership(self.number, self.members))
+    members, number = in_order(seats, self.slots), self.generation.number + 1
+    self.generation = Generation(number, members)
+    self._known |= {seat.name for seat in members}
+    self._say(members, self._membership(number, members))
 
   def _membership(
     self, number: int, seats: Iterable[Seat]
@@ -262,57 +201,20 @@ class Run:
     place = said.place
     if place.kind == 'enter' and seat in self.coming:
       seat.is_prepared = True
-    if place.generation != self.number or seat not in self._there:
+    current = self.generation
+    if place.generation != current.number or seat not in current:
       return  # It has not yet heard of the new generation.
-    before = seat.at.get(place.channel)
-    skipped = place.count - (before.count if before else 0)
-    if skipped not in (0, 1) or len(seat.at) > CHANNELS:
-      self._end({seat: f'comes out of order to {place}'})
+    if fate := current.arrive(seat, said, now):
+      self._end({seat: fate})
       return
-    if said.body and not place.takes(said.body):
-      self._end({seat: f'sends a vote of a wrong length at {place}'})
-      return
-    seat.at[place.channel] = place
-    seat.step(place.generation, place.step or 0)
-    arrivals = self._open.setdefault(place.key, Arrivals({}, {}, []))
-    if said.body is not None:
-      arrivals.bodies[seat] = said.body
-    if seat not in arrivals.times:  # Otherwise its vote follows.
-      arrivals.times[seat] = now
-      fitting = (g for other, g in arrivals.groups if other.fits(place))
-      if group := next(fitting, None):
-        group.append(seat)
-      else:
-        arrivals.groups.append((place, [seat]))
-    if not self._part_ways(arrivals):
-      self._complete(place.key, arrivals)
-
-  def _part_ways(self, arrivals: Arrivals) -> bool:
-    """Ends islands at odd places; returns whether places differ.
-
-    Most islands continue, if they agree; the others end.
-    """
-    if len(arrivals.groups) == 1:
-      return False
-    most = max((group for _, group in arrivals.groups), key=len)
-    agree = 2 * len(most) > len(self.members)
-    if agree or len(arrivals.times) == len(self.members):
-      places = sorted(
-        f'{_names(group)} {"is" if len(group) == 1 else "are"} at {place}'
-        for place, group in arrivals.groups
-      )
-      line = f'the islands have come to different places: {"; ".join(places)}'
-      odd = {*arrivals.times}.difference(most if agree else ())
+    odd, line = current.apart(place.key)
+    if odd:
       self._end(dict.fromkeys(odd, 'is at another place'), 'apart', line)
-    return True
+    elif completed := current.completed(place.key):
+      self._complete(*completed)
 
-  def _complete(self, key: Key, arrivals: Arrivals) -> None:
+  def _complete(self, place: Place, bodies: Sequence[bytes]) -> None:
     """Answers at a place where all have arrived."""
-    if len(arrivals.bodies) < len(self.members):
-      return
-    bodies = [arrivals.bodies[seat] for seat in self.members]
-    del self._open[key]
-    place, _ = arrivals.groups[0]
     if place.kind == 'admit':
       self._admit()
     elif place.kind != 'average':
@@ -323,7 +225,7 @@ class Run:
       )
       self._admits |= admits
       body = messages.fold(place, bodies)
-      self._say(self.members, messages.Answer(key, admits, body))
+      self._say(self.members, messages.Answer(place.key, admits, body))
       if leaves:
         self.is_over, self.has_finished = True, any(bodies)
         kind = 'finished' if self.has_finished else 'left'
@@ -351,26 +253,10 @@ class Run:
     for seat in new:
       self._note('admitted', seat, 'trains with the others')
 
-  def _accuse(
-    self, seat: Seat, key: Key, name: str, why: str, now: float
-  ) -> None:
-    """Notes an accusation, if both islands report being at the place."""
-    by_name = {each.name: each for each in self.members}
-    generation, channel, count = key
-    both = [seat, by_name.get(name)]
-    if generation != self.number or not all(
-      each and each.at.get(channel) and each.at[channel].count >= count
-      for each in both
-    ):
-      return
-    if not self._accused:  # Others may accuse the same island later.
-      timeout = seat.join.timeout
-      self._judging_at = now + (min(ODD, timeout) if why else timeout)
-    self._accused[seat.name, name] = why
-
-  def _judge(self) -> None:
+  def _judge(self, now: float) -> None:
     """Ends the island that accusations blame; see `accusations`."""
-    accused, self._accused = self._accused, {}
+    if not (accused := self.generation.accused(now)):
+      return
     name, fate = accusations.judge(
       accused, {seat.name: seat.number for seat in self.members}, self._strikes
     )
@@ -399,7 +285,7 @@ class Run:
     self._parting.add(seat)
     if seat.join.welcomes and waited < ASKING + PARTING:
       return
-    if seat not in self._there or self._stops or self.is_over:
+    if seat not in self.generation or self._stops or self.is_over:
       return
     if self._may_leave:
       self._end({seat: LEFT}, 'left')
@@ -478,7 +364,7 @@ class Run:
   def _note(self, kind: str, seat: Seat, words: str) -> None:
     """Notes an event of an island, and the members afterwards."""
     names = [] if self.is_over else [each.name for each in self.members]
-    self._note_(kind, seat.name, words, self.number, names)
+    self._note_(kind, seat.name, words, self.generation.number, names)
 
 
 def missed(known: Known, others: Iterable[Known]) -> list[messages.Answer]:
@@ -499,10 +385,7 @@ def missed(known: Known, others: Iterable[Known]) -> list[messages.Answer]:
   return [answer for answer in last.values() if answer.key not in own]
 
 
-def _index(membership: messages.Membership) -> int:
-  return membership.generation
-
-
-def _names(seats: Iterable[Seat]) -> str:
-  names = sorted(seat.name for seat in seats)
-  return ', '.join(names[:3]) + ', ...' * (len(names) > 3)
+def newest(known: Iterable[Known]) -> messages.Membership | None:
+  """Returns the last generation of which islands know."""
+  each = (one.membership for one in known)
+  return max(each, key=lambda each: each.generation, default=None)
