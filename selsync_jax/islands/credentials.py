@@ -44,11 +44,10 @@ class Credentials(NamedTuple):
   key: bytes
 
 
-def create_credentials(token: str = '') -> Credentials:
-  """Makes new credentials for a run; tests give a fixed token."""
+def create_credentials() -> Credentials:
+  """Makes new credentials for a run, both certificate and token."""
   key = ec.generate_private_key(ec.SECP256R1())
   name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
-  token = token or secrets.token_urlsafe(16)
   now = datetime.datetime.now(datetime.UTC)
   certificate = (
     x509.CertificateBuilder(name, name, key.public_key())
@@ -60,7 +59,7 @@ def create_credentials(token: str = '') -> Credentials:
     .sign(key, hashes.SHA256())
   )
   return Credentials(
-    token,
+    secrets.token_urlsafe(16),
     certificate.public_bytes(serialization.Encoding.PEM),
     key.private_bytes(
       serialization.Encoding.PEM,

@@ -61,21 +61,34 @@ class Admission(flight.ServerMiddlewareFactory):
       raise flight.FlightUnauthenticatedError('wrong token')
 
 
-class Server(flight.FlightServerBase):
-  """Serves callers that have the token, over TLS.
+class Outbox(flight.FlightServerBase):
+  """Serves the messages that an island has for others, over TLS.
 
-  A call may wait: it holds `changed` and looks at `is_closed`, because nothing
-  else would wake it when the server shuts down.
+  Args:
+    address: the `host:port` to listen at; port 0 is a free one, see `port`.
+    credentials: the run's credentials.
+    limit: the most bytes per second that are sent; `None` sets no limit.
 
-  It listens at an address `host:port`; port 0 is a free one, see `port`.
+  Attributes:
+    count: called with `sent_bytes`; see `Link.count`.
+    changed: held by a call that waits, and notified of messages and of the end;
+      nothing else would wake a call when the server shuts down.
 
   Raises:
     BusyError: if the port cannot be opened.
   """
 
-  def __init__(self, address: str, credentials: Credentials):
+  def __init__(
+    self,
+    address: str,
+    credentials: Credentials,
+    limit: float | None = None,
+  ):
     token, certificate, key = credentials
     self.changed, self.is_closed = threading.Condition(), False
+    self.count: Callable[..., None] = lambda **_: None
+    self._limit, self._pacing, self._until = limit, threading.Lock(), 0.0
+    self._messages: dict[Key, Sequence[np.ndarray]] = {}
     try:
       super().__init__(
         f'grpc+tls://{address}',
@@ -106,30 +119,7 @@ class Server(flight.FlightServerBase):
       super().shutdown()
 
   def __exit__(self, *exc: Any) -> None:
-    """Stops serving."""
     self.shutdown()
-
-
-class Outbox(Server):
-  """Serves the messages that an island has for others.
-
-  It sends at most `limit` bytes per second.
-
-  Attributes:
-    count: called with `sent_bytes`; see `Link.count`.
-  """
-
-  def __init__(
-    self,
-    address: str,
-    credentials: Credentials,
-    limit: float | None = None,
-  ):
-    self._limit = limit
-    self.count: Callable[..., None] = lambda **_: None
-    self._pacing, self._until = threading.Lock(), 0.0
-    self._messages: dict[Key, Sequence[np.ndarray]] = {}
-    super().__init__(address, credentials)
 
   def put(self, key: Key, messages: Sequence[np.ndarray]) -> None:
     """Keeps the messages of an exchange, one for each island."""

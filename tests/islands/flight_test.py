@@ -248,22 +248,22 @@ def test_who_reads_no_further_does_not_keep_one_that_ends(monkeypatch):
 
 
 def test_a_stranger_reads_nothing():
-  credentials = create_credentials('secret')
+  credentials, other = create_credentials(), create_credentials()
+  token = credentials.token
   with Outbox('127.0.0.1:0', credentials) as box:
     box.put((1, '', 1), [np.zeros(1)])
     address = f'127.0.0.1:{box.port}'
     ours = flight.client(address, credentials.certificate)
-    other = create_credentials('secret')
     cases = {
       'no token': (ours, arrow.FlightCallOptions(timeout=5)),
-      'another token': (ours, flight.call_options('Secret', 5)),
+      'another token': (ours, flight.call_options(token.swapcase(), 5)),
       'another certificate': (
         flight.client(address, other.certificate),
-        flight.call_options('secret', 5),
+        flight.call_options(token, 5),
       ),
       'no TLS': (
         arrow.FlightClient(f'grpc://{address}'),
-        flight.call_options('secret', 5),
+        flight.call_options(token, 5),
       ),
     }
     wanted = arrow.FlightDescriptor.for_command(WANTED)
@@ -276,4 +276,4 @@ def test_a_stranger_reads_nothing():
     for case in cases.values():
       with pytest.raises(arrow.FlightError):
         read(*case)
-    read(ours, flight.call_options('secret', 5))
+    read(ours, flight.call_options(token, 5))
