@@ -46,21 +46,20 @@ class FlightPeers(Peers):
   """Islands that serve and fetch messages.
 
   Small messages pass through the coordinator. An island that cannot be reached
-  for `timeout` seconds is reported there. Channels exchange independently.
+  for the timeout is reported there. Channels exchange independently.
   """
 
   def __init__(
     self,
-    name: str,
     link: Link,
     outbox: Outbox,
     credentials: Credentials,
-    timeout: float = 60.0,
     channel: str = '',
   ):
-    self._name, self._link, self._channel = name, link, channel
-    self._outbox, self._connections = outbox, Connections(credentials)
-    self._credentials, self._timeout = credentials, timeout
+    self._link, self._outbox, self._channel = link, outbox, channel
+    self._credentials = credentials
+    self._connections = Connections(credentials)
+    self._timeout = link.member.join.timeout
     self._generation = 0
     self._step: int | None = None
     self._served: Key | None = None  # The last exchange.
@@ -79,7 +78,7 @@ class FlightPeers(Peers):
     names = tuple(now.islands)
     return View(
       names,
-      names.index(self._name),
+      names.index(self._link.member.join.name),
       now.slots,
       prepares=not now.generation,
       was_admitted=self._was_admitted,
@@ -92,14 +91,7 @@ class FlightPeers(Peers):
     return self._link.agreement
 
   def channel(self, name: str) -> Peers:
-    return FlightPeers(
-      self._name,
-      self._link,
-      self._outbox,
-      self._credentials,
-      self._timeout,
-      name,
-    )
+    return FlightPeers(self._link, self._outbox, self._credentials, name)
 
   def conclude(self) -> None:
     if self.exchanged:

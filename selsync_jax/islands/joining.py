@@ -100,7 +100,7 @@ def join(
       outbox.shutdown()
       link.close(link.member.fail, f'{error}')
       raise
-    return FlightPeers(name, link, outbox, credentials, timeout)
+    return FlightPeers(link, outbox, credentials)
 
   return Led(connect) if jax.process_count() > 1 else connect()
 
