@@ -18,53 +18,30 @@ class Board:
 
   def __init__(self, size: int, timeout: float = 60.0):
     self.size, self.timeout = size, timeout
-    self._messages: dict[tuple[str, int, int, int], np.ndarray] = {}
-    self._changed, self._is_closed = threading.Condition(), False
+    # By channel, index of the exchange, sender and receiver.
+    self.messages: dict[tuple[str, int, int, int], np.ndarray] = {}
+    self.changed, self.is_closed = threading.Condition(), False
 
   def peers(self, index: int) -> Peers:
     """Returns the islands, seen from one of them."""
     return _OnBoard(self, index, '')
 
-  def exchange(
-    self, channel: str, number: int, index: int, messages: Sequence[np.ndarray]
-  ) -> list[np.ndarray]:
-    """Leaves an island's messages of an exchange, and takes its own."""
-    with self._changed:
-      for to, message in enumerate(messages):
-        self._messages[channel, number, index, to] = message
-      self._changed.notify_all()
-      found = []
-      for sender in range(self.size):
-        key = channel, number, sender, index
-        self._changed.wait_for(
-          lambda key=key: self._is_closed or key in self._messages,
-          self.timeout,
-        )
-        if key not in self._messages:
-          raise RunError(
-            f'island {sender} has not answered for {self.timeout:g} s'
-          )
-        found.append(self._messages.pop(key))
-    return found
-
   def close(self) -> None:
     """Ends all waits."""
-    with self._changed:
-      self._is_closed = True
-      self._changed.notify_all()
+    with self.changed:
+      self.is_closed = True
+      self.changed.notify_all()
 
 
 class _OnBoard(Peers):
   """The islands of a board, seen from one of them, on a channel."""
 
-  def __init__(self, board: Board, index: int, channel: str):
-    self._index, self._board = index, board
-    self._channel, self._count = channel, 0
+  view = View((), 0, ())
 
-  @property
-  def view(self) -> View:
-    names = tuple(map(str, range(self._board.size)))
-    return View(names, self._index, names)
+  def __init__(self, board: Board, index: int, channel: str):
+    names = tuple(map(str, range(board.size)))
+    self.view = View(names, index, names)
+    self._board, self._channel, self._count = board, channel, 0
 
   def channel(self, name: str) -> Peers:
     return _OnBoard(self._board, self.index, name)
@@ -73,7 +50,22 @@ class _OnBoard(Peers):
     self, messages: Sequence[np.ndarray], about: Any = None
   ) -> list[np.ndarray]:
     del about
+    board, found = self._board, []
     self._count += 1
-    return self._board.exchange(
-      self._channel, self._count, self.index, messages
-    )
+    exchange = self._channel, self._count
+    with board.changed:
+      for to, message in enumerate(messages):
+        board.messages[*exchange, self.index, to] = message
+      board.changed.notify_all()
+      for sender in range(board.size):
+        key = *exchange, sender, self.index
+        board.changed.wait_for(
+          lambda key=key: board.is_closed or key in board.messages,
+          board.timeout,
+        )
+        if key not in board.messages:
+          raise RunError(
+            f'island {sender} has not answered for {board.timeout:g} s'
+          )
+        found.append(board.messages.pop(key))
+    return found
