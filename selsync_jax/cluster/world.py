@@ -141,12 +141,9 @@ class World:
     atexit.register(os._exit, code)
 
   def _end(self, seconds: float, do: Callable[..., None], *args: Any) -> None:
-    """Ends the connections; process 0 waits until the others have ended.
+    """Ends the connections, after a last call of the member.
 
-    Args:
-      seconds: the most seconds to wait for them.
-      do: a last call of the member.
-      *args: arguments of the call.
+    Process 0 waits at most these seconds until the others have ended.
     """
     self._leaving.set()
     self._link.close(do, *args)

@@ -226,7 +226,7 @@ def joined(
     settings: settings of the run.
     workdir: folder of this island's run.
     agreed: values that must be equal on all islands, by name.
-    join: `joining.join` with the invitation.
+    join: `joining.join` of the run that the island was invited to.
     restart: whether to ignore the slot that the island had before.
   """
   alike = {k: v for k, v in agreed.items() if not k.startswith(_OWN)}

@@ -176,8 +176,7 @@ class Peers(abc.ABC):
   def land(self, arrive: Callable[[], bool]) -> bool:
     """Returns whether a delayed average has arrived on all islands.
 
-    Args:
-      arrive: waits for it; returns whether it has arrived on this island.
+    `arrive` waits for it, and returns whether it has arrived on this one.
     """
     return bool(self.fold('pmin', np.array(arrive())))
 

@@ -22,11 +22,7 @@ SHOWN = 8  # The most characters of a name.
 
 
 def plot(events: Sequence[Event]) -> figure.Plot:
-  """Plots the share of islands that take part, and a row for each of them.
-
-  Args:
-    events: at least one event, in their order.
-  """
+  """Plots the share of islands that take part, and a row for each of them."""
   start, end = events[0].time, events[-1].time
   unit = next((u for u in UNITS if end - start > 2 * UNITS[u]), 'seconds')
 

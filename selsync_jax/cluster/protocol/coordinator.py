@@ -238,10 +238,7 @@ class Coordinator:
   def _meet(self, last: Seat, words: str, is_late: bool = False) -> bool:
     """Begins a run with waiting islands, if possible; returns whether it did.
 
-    Args:
-      last: the island that has joined last.
-      words: description of its joining, to note.
-      is_late: whether to stop waiting for missing islands.
+    The words say how the `last` of them has joined.
     """
     there = self._met(is_late)
     if there is None:

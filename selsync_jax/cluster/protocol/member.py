@@ -39,7 +39,6 @@ class Member:
   Args:
     join: how this island introduces itself.
     address: address of the coordinator, for messages to the user.
-    now: the time in seconds.
 
   Attributes:
     outgoing: messages that the transport sends next.
@@ -53,7 +52,7 @@ class Member:
     done: work that the island has done since it joined.
   """
 
-  def __init__(self, join: messages.Join, address: str, now: float = 0.0):
+  def __init__(self, join: messages.Join, address: str):
     self.join, self.address = join, address
     self.outgoing: collections.deque[Any] = collections.deque()
     self.membership: messages.Membership | None = None
@@ -66,7 +65,7 @@ class Member:
     self._counts: dict[str, int] = {}
     self._answers: dict[Key, bytes] = {}
     self._heard: dict[str, messages.Answer] = {}
-    self._is_open, self._heard_at, self._said_at = False, now, now
+    self._is_open, self._heard_at, self._said_at = False, 0.0, 0.0
 
   @property
   def prepares(self) -> bool:

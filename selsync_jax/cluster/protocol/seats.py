@@ -124,12 +124,7 @@ def seated(slots: Sequence[str], name: str, slot: int | None) -> list[str]:
 
 
 def check_run(join: Join, others: Mapping[str, Join]) -> None:
-  """Raises `Refusal` if an island's program differs from the others'.
-
-  Args:
-    join: introduction of the island.
-    others: introductions of the others, by name.
-  """
+  """Raises `Refusal` if an island's program differs from the others'."""
   for other in others.values():
     names = {*join.run, *other.run}
     differ = sorted(n for n in names if join.run.get(n) != other.run.get(n))
