@@ -60,11 +60,9 @@ class FlightPeers(Peers):
     self._credentials = credentials
     self._connections = Connections(credentials)
     self._timeout = link.member.join.timeout
-    self._generation = 0
     self._step: int | None = None
     self._served: Key | None = None  # The last exchange.
     self._was_admitted = self._now.admissions > 0
-    self.exchanged = False
 
   @property
   def _now(self) -> Membership:
@@ -83,7 +81,7 @@ class FlightPeers(Peers):
       prepares=not now.generation,
       was_admitted=self._was_admitted,
       admits=self._link.member.admits,
-      exchanged=self.exchanged,
+      exchanged=self._served is not None,
     )
 
   @property
@@ -94,10 +92,9 @@ class FlightPeers(Peers):
     return FlightPeers(self._link, self._outbox, self._credentials, name)
 
   def conclude(self) -> None:
-    if self.exchanged:
+    if self._served:
       self._answer('commit')
       self._serve(None)
-      self.exchanged = False
 
   def regroup(self) -> None:
     self._link.count(aborts=1)
@@ -117,19 +114,15 @@ class FlightPeers(Peers):
       self.late.settle()
     self._link.run(enter())
     self._outbox.clear()
-    self._served, self.exchanged = None, False
+    self._served = None
 
   def exchange(
     self, messages: Sequence[np.ndarray], about: About | None = None
   ) -> list[np.ndarray]:
-    self._check_entered()
-    if self._generation != self._now.generation:
-      self._generation = self._now.generation
-      self._connections.close_others(self._now.islands.values())
+    self._connections.close_others(self._now.islands.values())
     about = about or About('exchange', messages[0], messages)
     like = about.like
     place = self._arrive('average', about.operation, like.dtype, like.shape)
-    self.exchanged = True
     self._outbox.put(place.key, messages)
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
     calls = {sender: futures.Future[np.ndarray]() for sender in senders}
@@ -164,6 +157,8 @@ class FlightPeers(Peers):
     body: bytes | None = b'',
   ) -> Place:
     """Tells the coordinator that this island has arrived at a place."""
+    if self.prepares:
+      raise RunError('this island only prepares; it must enter first')
     name = np.dtype(dtype).name if dtype else ''
     arrive = self._link.member.arrive
     return self._link.do(
@@ -172,12 +167,7 @@ class FlightPeers(Peers):
 
   def _answer(self, *arrival: Any) -> bytes:
     """Returns the answer at a place, when all islands have arrived there."""
-    self._check_entered()
     return self._link.run(self._link.member.answer(self._arrive(*arrival)))
-
-  def _check_entered(self) -> None:
-    if self.prepares:
-      raise RunError('this island only prepares; it must enter first')
 
   def share(self, message: np.ndarray) -> list[np.ndarray]:
     size, count = message.nbytes, self.size
@@ -201,7 +191,6 @@ class FlightPeers(Peers):
     return whole
 
   def land(self, arrive: Callable[[], bool]) -> bool:
-    self._check_entered()
     place = self._arrive('landing', 'pmin', 'bool', (), None)
     vote = bytes([arrive()])
     self._link.do(self._link.member.vote, place, vote)

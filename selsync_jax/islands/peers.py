@@ -38,7 +38,7 @@ class View(NamedTuple):
     was_admitted: whether islands that were training have admitted this one.
     admits: whether islands wait for `admit`, to join or to leave. It becomes
       true on all islands within a call that all of them make.
-    exchanged: whether some may still be completing an exchange.
+    exchanged: whether other islands may still be completing an exchange.
   """
 
   names: Sequence[str]
