@@ -86,12 +86,13 @@ class Coordinator:
       seat.heard_at = now
       if isinstance(message, messages.Alive):
         seat.note(message, now)
-      if isinstance(message, messages.Failed) and not self._serves(seat):
+      run, kind = self._run, type(message)
+      if kind is messages.Failed and not (run and seat in run.there):
         self.lost(number, now)
-      elif self._run:
-        if isinstance(message, messages.Arrived) and self._is_behind(seat):
+      elif run:
+        if kind is messages.Arrived and run.is_over and seat in run.coming:
           self._again([seat])  # The others have ended before they admitted it.
-        self._run.hear(seat, message, now)
+        run.hear(seat, message, now)
         self._look_over()
 
   def lost(self, number: int, now: float) -> None:
@@ -123,13 +124,6 @@ class Coordinator:
       if now - seat.said_at >= seat.join.timeout / 10:
         waits = self._run.generation.waits(seat, now) if self._run else ''
         self._say([seat], messages.Sign(waits))
-
-  def _serves(self, seat: Seat) -> bool:
-    return bool(self._run and seat in self._run.there)
-
-  def _is_behind(self, seat: Seat) -> bool:
-    """Returns whether an island waits to join a run that is over."""
-    return bool(self._run and self._run.is_over and seat in self._run.coming)
 
   def _try(self, seat: Seat) -> None:
     """Lets an island join, as soon as no other island has its name."""
