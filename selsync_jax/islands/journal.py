@@ -83,7 +83,6 @@ class Journal:
   ):
     self.totals = Totals()
     self._say, self._log = say, log
-    self._adding = threading.Lock()
     # A paused terminal or file system must not block the coordinator.
     self._waiting: queue.SimpleQueue[Event | str | None] = queue.SimpleQueue()
     self._writer = threading.Thread(target=self._write, daemon=True)
@@ -98,10 +97,9 @@ class Journal:
     present: Sequence[str] = (),
   ) -> None:
     """Adds an event that happens now; see `Event`."""
-    with self._adding:
-      event = Event(time.time(), kind, island, words, generation, present)
-      self.totals = self.totals.after(event)
-      self._waiting.put(event)
+    event = Event(time.time(), kind, island, words, generation, present)
+    self.totals = self.totals.after(event)
+    self._waiting.put(event)
 
   def remark(self, line: str) -> None:
     """Prints a line that concerns no island and does not belong in the log."""
