@@ -252,13 +252,11 @@ class FlightPeers(Peers):
 
   def _report(self, place: Place, sender: int, why: str) -> NoReturn:
     """Reports a wrong message; then one of the two islands ends."""
-    member, again = self._link.member, 0.0
+    accuse, name = self._link.member.accuse, self.names[sender]
     while True:  # Until this raises.
       self._link.check()
-      if time.monotonic() >= again:
-        self._link.do(member.accuse, place, self.names[sender], why[:200])
-        again = time.monotonic() + ACCUSING
-      time.sleep(0.05)
+      self._link.do(accuse, place, name, why[:200])
+      time.sleep(ACCUSING)
 
   def _call(
     self, place: Place, sender: int, start: int
