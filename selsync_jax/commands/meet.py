@@ -10,11 +10,10 @@ and, with `--metrics=PORT`, Prometheus show what the islands are doing.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 import pathlib
 import threading
 import time
-from typing import Any
 
 from selsync_jax.commands import flags
 from selsync_jax.config import ConfigError, Count, Positive, RunError
@@ -100,20 +99,9 @@ def main(arguments: Sequence[str]) -> None:
     ) from error
   lines = [str(point.invitation)]
   if options.metrics is not None:
-    address = _serve_metrics(point.status, *options.metrics)
+    from selsync_jax.islands import metrics  # Imports prometheus_client.
+
+    address = metrics.serve(point.status, *options.metrics)
     lines.append(f'metrics at {address}')
   print('\n'.join(lines), flush=True)
   threading.Event().wait()
-
-
-def _serve_metrics(
-  read: Callable[[], dict[str, Any]], host: str, port: int
-) -> str:
-  """Serves the result of `read` to Prometheus; returns the address."""
-  from selsync_jax.islands import metrics  # Imports prometheus_client.
-
-  try:
-    return metrics.serve(read, host, port)
-  except OSError as error:
-    line = f'--metrics={host}:{port}: cannot be opened: {error.strerror}'
-    raise RunError(line) from error

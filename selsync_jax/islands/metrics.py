@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from selsync_jax.config import ConfigError
+from selsync_jax.config import ConfigError, RunError
 
 try:
   import prometheus_client
@@ -54,20 +54,20 @@ class StatusCollector(registry.Collector):
 
 
 def serve(read: Callable[[], Mapping[str, Any]], host: str, port: int) -> str:
-  """Serves metrics at an address of this host, until the process ends.
+  """Serves a status as metrics, until the process ends; returns the address.
 
-  Args:
-    read: returns the status; see `CoordinatorServer.status`.
-    host: the address to listen at; `127.0.0.1` serves this host alone.
-    port: the port; 0 is a free one.
-
-  Returns:
-    The address.
+  Port 0 is a free one. Host `127.0.0.1` serves this host alone.
 
   Raises:
-    OSError: if the port cannot be opened.
+    RunError: if the port cannot be opened.
   """
   metrics = registry.CollectorRegistry()
   metrics.register(StatusCollector(read))
-  server, _ = prometheus_client.start_http_server(port, host, registry=metrics)
+  try:
+    server, _ = prometheus_client.start_http_server(
+      port, host, registry=metrics
+    )
+  except OSError as error:
+    line = f'--metrics={host}:{port}: cannot be opened: {error.strerror}'
+    raise RunError(line) from error
   return f'http://{host}:{server.server_port}/metrics'
