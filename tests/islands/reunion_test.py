@@ -156,7 +156,9 @@ def test_the_others_go_on_without_one_that_dies_with_the_coordinator(
     a, b, c = pool.map(join, 'abc')
     if comes:  # Else it would be there from the beginning.
       futures.wait(pool.submit(names, peers) for peers in (a, b, c))
-    kill(c)
+      kill(c)
+    else:
+      c._link._closes = True  # It ends before the coordinator notices.
   with kept(minimum=2, port=point.port):
     islands = [a, b]
     if comes:
