@@ -317,6 +317,8 @@ def test_memory_stays_flat_over_votes_and_joins(votes, joins):
     work(500, 20)
     before = held()
     work(votes, joins)
-    assert held() - before < 20_000
+    # A tuple counts where its memory was first taken, whoever reuses it: some
+    # hundred of them, however many votes there are.
+    assert held() - before < 40_000
   finally:
     tracemalloc.stop()
