@@ -5,10 +5,10 @@
 Each seed is a run of two to five islands and their coordinator on a virtual
 clock. Their messages are delayed, cut off in one direction or both, or lost
 with their connection; processes are killed, frozen and restarted, islands are
-asked to leave, and some lie. tests/support/schedules.py has the processes, the
-network, and the invariants to check after each event. Prints the seeds that
-break an invariant; `--seed=N` plays one of them, and prints the coordinator's
-notes. The exit code is 1 if there are any.
+asked to leave, and some lie. tests/support/simulator/ has the processes, the
+network, the faults, and the invariants to check after each event. Prints the
+seeds that break an invariant; `--seed=N` plays one of them, and prints the
+coordinator's notes. The exit code is 1 if there are any.
 """
 
 import argparse
@@ -17,7 +17,8 @@ import os
 import sys
 import time
 
-from tests.support import schedules
+from tests.support.simulator import schedules
+from tests.support.simulator.invariants import Invariants
 
 
 def play(seed: int) -> str:
@@ -31,13 +32,13 @@ def play(seed: int) -> str:
 
 def show(seed: int) -> None:
   """Plays a schedule, and prints what the coordinator notes."""
-  noted = schedules.World.note
+  noted = Invariants.note
 
-  def note(world, kind, island, words, *more):
-    print(f'{world.now:8.3f} {island} {words} {more}')
-    noted(world, kind, island, words, *more)
+  def note(check, kind, island, words, *more):
+    print(f'{check.world.now:8.3f} {island} {words} {more}')
+    noted(check, kind, island, words, *more)
 
-  schedules.World.note = note
+  Invariants.note = note
   world = schedules.play(seed)
   for process in world.every:
     print(process.name, process.step, process.result)

@@ -6,7 +6,9 @@ from hypothesis.stateful import rule, RuleBasedStateMachine
 import pytest
 
 from selsync_jax.cluster.protocol import member, messages, run
-from tests.support import schedules
+from tests.support.simulator import schedules
+from tests.support.simulator.invariants import Broken
+from tests.support.simulator.islands import Islands
 
 
 @pytest.mark.parametrize('first', range(0, 200, 50))
@@ -31,75 +33,49 @@ def test_a_coordinator_may_end_again_before_all_have_found_it():
 
 
 NAMES = st.sampled_from('abc')
-SECONDS = st.floats(0.0, 6.0)
 
 
-class Islands(RuleBasedStateMachine):
+class Faults(RuleBasedStateMachine):
   """Three islands, of which two must be left, disturbed at any moment."""
 
   def __init__(self):
     super().__init__()
-    self.world = schedules.World(0)
+    self.world = Islands(0)
     self.world.run(0.5)
 
-  @rule(seconds=SECONDS)
-  def goes_on(self, seconds):
+  @rule(seconds=st.floats(0.0, 6.0))
+  def run_on(self, seconds):
     self.world.run(seconds)
 
   @rule(events=st.integers(1, 40))
-  def takes_events(self, events):
+  def take_events(self, events):
     for _ in range(events):
       self.world.advance()
 
-  @rule(name=NAMES)
-  def kill(self, name):
-    self.world.kill(name)
+  @rule(
+    rng=st.randoms(use_true_random=False),
+    kind=st.sampled_from([*schedules.FAULTS]),
+    name=NAMES,
+  )
+  def disturb(self, rng, kind, name):
+    schedules.disturb(self.world, rng, kind, name)
 
   @rule(name=NAMES)
   def restart(self, name):
     self.world.restart(name)
 
-  @rule(name=NAMES, seconds=SECONDS)
-  def freeze(self, name, seconds):
-    self.world.freeze(self.world.members[name], seconds)
-
-  @rule(name=NAMES, up=st.booleans(), down=st.booleans(), seconds=SECONDS)
-  def cut(self, name, up, down, seconds):
-    ways = [self.world.cut_up] * up + [self.world.cut_down] * down
-    self.world.cut(name, ways, seconds)
-
-  @rule(one=NAMES, other=NAMES, seconds=SECONDS)
-  def cut_pair(self, one, other, seconds):
-    self.world.cut_pair(one, other, seconds)
-
-  @rule(name=NAMES)
-  def reset(self, name):
-    self.world.reset(name)
-
-  @rule(name=NAMES)
-  def ask(self, name):
-    self.world.ask(name)
-
-  @rule()
-  def kill_coordinator(self):
-    self.world.kill_point()
-
   @rule()
   def restart_coordinator(self):
     self.world.start_point()
 
-  @rule(seconds=SECONDS)
-  def freeze_coordinator(self, seconds):
-    self.world.freeze(self.world.point, seconds)
-
   def teardown(self):
-    self.world.finish()
+    self.world.check.finish()
 
 
-Islands.TestCase.settings = settings(
+Faults.TestCase.settings = settings(
   max_examples=25, stateful_step_count=12, deadline=None
 )
-TestIslands = Islands.TestCase
+TestFaults = Faults.TestCase
 
 
 def checks_error_alone(self):
@@ -125,5 +101,5 @@ def test_a_protocol_without_a_check_is_found(name, monkeypatch):
     for seed in range(first, first + 500):
       schedules.play(seed)
 
-  with pytest.raises(schedules.Broken):
+  with pytest.raises(Broken):
     play()

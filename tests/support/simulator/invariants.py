@@ -1,0 +1,102 @@
+"""What must hold in a simulated world, whatever is done to it."""
+
+import re
+
+POINT = 'the coordinator'
+
+
+class Broken(AssertionError):
+  """An invariant does not hold."""
+
+
+class Invariants:
+  """Checks a world after each event that could break an invariant.
+
+  Attributes:
+    suspects: members that were disturbed or lie, or `POINT`. Only these may be
+      ended, and lines about an end must name one of them.
+  """
+
+  def __init__(self, world):
+    self.world, self.suspects = world, {*world.lies}
+    self._size = len(world.names)
+
+  def note(self, kind, island, words, generation=0, present=()):
+    """Checks a coordinator's note: ended islands must have been disturbed."""
+    del generation
+    before, self._size = self._size, len(present) or self._size
+    if kind != 'ended' or island in self.suspects:
+      return
+    if not self._may_be_blamed(island, words, before):
+      raise Broken(f'{island} {words}, though nothing was done to it')
+
+  def _may_be_blamed(self, island, words, size):
+    """A single accuser is believed once; of two islands, both end."""
+    lies = self.world.lies
+    if POINT in self.suspects and 'coordinator' in words:
+      return True
+    if words == 'is at another place' and lies and size <= 2:
+      return True
+    if 'calls messages wrong' in lies.values():
+      self.suspects.add(island)
+      return sum(name not in lies for name in self.suspects) <= 1
+    return POINT in self.suspects and words == 'waits no longer'
+
+  def applied(self, island):
+    """Checks an average that an island has applied."""
+    membership = island.machine.membership
+    own = island.applied[island.step] = (*membership.islands,), island.params
+    for other in self.world.every:
+      found = other.applied.get(island.step)
+      if found not in (None, own) and other.is_awake and not other.result:
+        generation = other.machine.membership.generation
+        if generation == membership.generation and not other.machine.error:
+          raise Broken(
+            f'step {island.step}: {island.name} has applied {own}, '
+            f'{other.name} {found}'
+          )
+
+  def counted(self, island, cells):
+    """Checks that examples which an island counts have not counted before."""
+    if len({*cells}) < len(cells) or island.counted.intersection(cells):
+      raise Broken(f'{island.name}: an example counts twice')
+
+  def ended(self, program):
+    """Checks the error of an ended member, which must name a culprit."""
+    if program.name in self.suspects:
+      return
+    line = program.result
+    named = set(re.findall(r'island (\w+)\b', line)) - {program.name}
+    named |= set(re.findall(r'\b(\w)\b(?:, \w)* (?:is|are) at', line))
+    if 'coordinator' in line:
+      named.add(POINT)
+    if not named & self.suspects:
+      raise Broken(f'{program.name}: {line!r} names none of {self.suspects}')
+
+  def finish(self, seconds=400.0):
+    """Heals the world; then no member may wait any longer."""
+    world = self.world
+    world.heal()
+    end = world.now + seconds
+    while world.now < end and any(program.runs for program in world.every):
+      if not world.advance():
+        break
+    for program in (program for program in world.every if program.runs):
+      raise Broken(f'{program.name} waits for ever, at step {program.step}')
+    # A new coordinator cannot hear of a run that all its islands have left.
+    done = [
+      program
+      for program in world.every
+      if program.result == 'finished' and program.last_point is world.last_point
+    ]
+    for step in {step for program in done for step in program.applied}:
+      found = {p.applied[step] for p in done if step in p.applied}
+      if len(found) > 1:
+        raise Broken(f'step {step}: the replicas differ: {found}')
+    honest = {*world.names} - self.suspects
+    of_two = world.lies and self._size <= 2  # With two, either may be odd.
+    if len(honest) < world.minimum or of_two or POINT in self.suspects:
+      return
+    for name in honest:
+      if (result := world.members[name].result) != 'finished':
+        raise Broken(f'{name} {result}, though nothing was done to it')
