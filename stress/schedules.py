@@ -4,7 +4,8 @@
 
 Each seed is a run of two to five islands and their coordinator on a virtual
 clock. Their messages are delayed, cut off in one direction or both, or lost
-with their connection; processes are killed, frozen and restarted, islands are
+with their connection; the last messages of a connection may arrive after the
+first ones of the next. Processes are killed, frozen and restarted, islands are
 asked to leave, and some lie. tests/support/simulator/ has the processes, the
 network, the faults, and the invariants to check after each event. Prints the
 seeds that break an invariant; `--seed=N` plays one of them, and prints the

@@ -38,7 +38,7 @@ class Server:
     self._numbers = itertools.count()
     self._callers: dict[int, Frames] = {}  # Those with the token.
     self._known: dict[Frames, int] = {}
-    self._unknown: dict[Frames, None] = {}  # The oldest is first.
+    self._unknown: dict[Frames, int] = {}  # The oldest is first.
     self._is_empty = threading.Event()
     self._server: asyncio.Server | None = None
     self._loop = Loop(self._tick, TICK)
@@ -84,7 +84,7 @@ class Server:
     return self._new(self._opened, self._hear, self._lost)
 
   def _opened(self, caller: Frames) -> None:
-    self._unknown[caller] = None
+    self._unknown[caller] = next(self._numbers)
     # Members introduce themselves at once, and call again if they are cut off,
     # so the oldest caller is likely to be a stranger.
     if len(self._unknown) > self._machine.islands + STRANGERS:
@@ -99,8 +99,7 @@ class Server:
 
   def _admit(self, caller: Frames) -> None:
     """Hears a caller that knows the token."""
-    self._unknown.pop(caller, None)
-    self._known[caller] = number = next(self._numbers)
+    self._known[caller] = number = self._unknown.pop(caller)
     self._callers[number], caller.limit = caller, LIMIT
 
   def _greet(self, caller: Frames, content: bytes) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, RuleBasedStateMachine
 import pytest
 
-from selsync_jax.cluster.protocol import member, messages, run
+from selsync_jax.cluster.protocol import coordinator, member, messages, run
 from tests.support.simulator import schedules
 from tests.support.simulator.invariants import Broken
 from tests.support.simulator.islands import Islands
@@ -85,10 +85,15 @@ def checks_error_alone(self):
 
 # For each missing part: a seed near the first that finds it, and the change.
 MUTANTS = {
-  'what others have heard is not passed on': (30, run, 'missed', lambda *_: []),
-  'all places fit': (120, messages.Place, 'fits', lambda *_: True),
-  'accusations are not judged': (10, run.Run, '_judge', lambda *_: None),
+  'what others have heard is not passed on': (
+    *(840, run, 'missed', lambda *_: []),
+  ),
+  'all places fit': (140, messages.Place, 'fits', lambda *_: True),
+  'accusations are not judged': (20, run.Run, '_judge', lambda *_: None),
   'no island regroups': (0, member.Member, 'check', checks_error_alone),
+  'an earlier connection counts as the newest': (
+    *(170, coordinator.Coordinator, '_check_newest', lambda *_: None),
+  ),
 }
 
 

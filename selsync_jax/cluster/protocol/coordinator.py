@@ -130,6 +130,7 @@ class Coordinator:
     run, join = self._run, seat.join
     deadline = self._trying.setdefault(seat, self._now + ENDING)
     try:
+      self._check_newest(seat)
       if join.known or not run or run.is_over:
         del self._trying[seat]
         self._gather(seat)
@@ -147,6 +148,16 @@ class Coordinator:
         raise Refusal(line)
     except Refusal as refusal:
       self._refuse(seat, refusal)
+
+  def _check_newest(self, seat: Seat) -> None:
+    """Raises `Refusal` if a later connection has the island's name.
+
+    After an island has connected again, the last bytes of its earlier
+    connection may still arrive.
+    """
+    for other in self._seats.values():
+      if other.name == seat.name and other.number > seat.number:
+        raise Refusal(f'another island has joined as {seat.name}')
 
   def _gather(self, seat: Seat) -> None:
     """Lets an island wait for the others, or begin if none is missing."""

@@ -40,7 +40,8 @@ class Invariants:
     if 'calls messages wrong' in lies.values():
       self.suspects.add(island)
       return sum(name not in lies for name in self.suspects) <= 1
-    return POINT in self.suspects and words == 'waits no longer'
+    too_few = len({*self.world.names} - self.suspects) < self.world.minimum
+    return words == 'waits no longer' and (too_few or POINT in self.suspects)
 
   def applied(self, island):
     """Checks an average that an island has applied."""
@@ -63,15 +64,20 @@ class Invariants:
 
   def ended(self, program):
     """Checks the error of an ended member, which must name a culprit."""
-    if program.name in self.suspects:
+    name, line, world = program.name, program.result, self.world
+    replaced = f'island {name} is replaced|another island has joined as {name}'
+    if re.search(replaced, line) and world.members[name] is program:
+      raise Broken(f'{name}: {line!r}, but no later process of it has joined')
+    if name in self.suspects:
       return
-    line = program.result
-    named = set(re.findall(r'island (\w+)\b', line)) - {program.name}
+    named = set(re.findall(r'island (\w+)\b', line)) - {name}
     named |= set(re.findall(r'\b(\w)\b(?:, \w)* (?:is|are) at', line))
+    if joined := re.search(r'have joined within .*: ([\w, ]*)', line):
+      named |= {*world.names}.difference(joined[1].split(', '))
     if 'coordinator' in line:
       named.add(POINT)
     if not named & self.suspects:
-      raise Broken(f'{program.name}: {line!r} names none of {self.suspects}')
+      raise Broken(f'{name}: {line!r} names none of {self.suspects}')
 
   def finish(self, seconds=400.0):
     """Heals the world; then no member may wait any longer."""

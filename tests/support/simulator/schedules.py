@@ -16,7 +16,7 @@ def play(seed):
     lies = {rng.choice('abcde'[:islands]): rng.choice(LIES)}
     minimum = rng.randint(1, islands // 2)
   world = Islands(seed, islands, minimum, lies, rng.choice([None, None, 2.0]))
-  world.run(rng.uniform(0.0, 3.0))
+  world.run(rng.choice([0.0, rng.uniform(0.0, 3.0)]))
   for _ in range(rng.randint(0, 5)):
     disturb(world, rng, rng.choice([*FAULTS]), rng.choice(world.names))
     world.run(rng.choice([0.0, 0.01, rng.uniform(0.0, 4.0)]))
@@ -31,7 +31,8 @@ def disturb(world, rng, kind, name):
 
 
 def _kill(world, rng, program):
-  program.kill()
+  program.is_alive = False
+  program.close(program, _lag(rng))
   if rng.random() < 0.7:
     world.later(rng.uniform(0.0, 5.0), None, world.restart, program.name)
 
@@ -61,10 +62,15 @@ def _cut_pair(world, rng, program):
 
 
 def _reset(world, rng, program):
-  """Cuts a member's connection for a moment, as networks sometimes do."""
-  del world, rng
-  if program.connection:
-    program.connection.lose()
+  """Cuts a member's connection, perhaps also the next ones."""
+  for _ in range(rng.randint(1, 8)):
+    lag = _lag(rng)
+    world.later(rng.uniform(0.0, 2.0), None, program.close, None, lag)
+
+
+def _lag(rng):
+  """Returns the seconds that the last bytes of a connection may need."""
+  return rng.choice([0.0, rng.uniform(0.0, 3.0)])
 
 
 def _busy(world, rng, program):

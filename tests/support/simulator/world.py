@@ -52,6 +52,7 @@ class Connection:
     self.number = next(self.numbers)
     self.member, self.point, self.is_up = member, point, True
     self.latest = {'up': 0.0, 'down': 0.0}  # When the last message arrives.
+    self.held = 0.0  # Until then, nothing reaches the coordinator.
 
   def send(self, way, node, do, message):
     """Calls a node with a message later, in the messages' order."""
@@ -61,13 +62,20 @@ class Connection:
     self.latest[way] = when
     world.later(when - world.now, node, do, self, message)
 
-  def lose(self, by=None):
-    """Ends the connection; both ends notice, except one that has ended it."""
+  def lose(self, by=None, lag=0.0):
+    """Ends the connection; both ends notice, except one that has ended it.
+
+    Args:
+      by: the end that has ended it.
+      lag: seconds until its last bytes reach the coordinator, which may have
+        heard the first bytes of the member's next connection by then.
+    """
     world, member = self.member.world, self.member
     self.is_up, member.connection = False, None
+    self.held = world.now + lag
     delay = world.rng.uniform(0.0, 0.1)
     blocked = max(0.0, world.cut['up'][member.name] - world.now)
-    wait = max(delay + blocked, self.latest['up'] - world.now)
+    wait = max(delay + blocked, self.latest['up'] - world.now, lag + 0.001)
     self.point.later(wait, self.point.lost, self)
     if by is not member:
       member.later(delay, member.lost)
@@ -86,7 +94,10 @@ class Point(Node):
     self.later(TICK, self.tick)
 
   def hear(self, connection, content):
-    if connection.number in self.connections:
+    if connection.held > self.world.now:
+      wait = connection.held - self.world.now
+      self.later(wait, self.hear, connection, content)
+    elif connection.number in self.connections:
       message = messages.from_island(content)
       self.machine.hear(connection.number, message, self.now)
       self.flush()
@@ -200,16 +211,12 @@ class Program(Node):
     self.flush()
     if self.result:
       self.last_point = self.world.last_point = self.world.point
-      self.close()
+      self.close(by=self)
 
-  def close(self):
-    """Ends the connection."""
+  def close(self, by=None, lag=0.0):
+    """Ends the connection, if there is one; see `Connection.lose`."""
     if self.connection:
-      self.connection.lose(self)
-
-  def kill(self):
-    self.is_alive = False
-    self.close()
+      self.connection.lose(by, lag)
 
 
 class World:
