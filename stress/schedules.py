@@ -1,15 +1,16 @@
-"""Plays schedules of faults against the protocol of islands.
+"""Plays schedules of faults against the protocol of islands and processes.
 
   python -m stress.schedules --seeds=10000
 
 Each seed is a run of two to five islands and their coordinator on a virtual
-clock. Their messages are delayed, cut off in one direction or both, or lost
-with their connection; the last messages of a connection may arrive after the
-first ones of the next. Processes are killed, frozen and restarted, islands are
-asked to leave, and some lie. tests/support/simulator/ has the processes, the
-network, the faults, and the invariants to check after each event. Prints the
-seeds that break an invariant; `--seed=N` plays one of them, and prints the
-coordinator's notes. The exit code is 1 if there are any.
+clock, or (every fifth) of processes, each of which is needed. Messages are
+delayed, cut off in one direction or both, or lost with their connection; the
+last ones of a connection may arrive after the first ones of the next. Members
+are killed, frozen and restarted, fail, and are asked to stop; some islands lie.
+tests/support/simulator/ has the members, the network, the faults, and the
+invariants to check after each event. Prints the seeds that break an invariant;
+`--seed=N` plays one of them, and prints the coordinator's notes. The exit code
+is 1 if there are any.
 """
 
 import argparse

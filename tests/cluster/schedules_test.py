@@ -83,16 +83,25 @@ def checks_error_alone(self):
     raise self.error
 
 
+def settles_a_step_that_some_have_reached(self):
+  reached = self._reached
+  if reached is not None and all(s.name in reached for s in self.members):
+    self._say(self.members, messages.Last(max(reached.values())))
+
+
 # For each missing part: a seed near the first that finds it, and the change.
 MUTANTS = {
   'what others have heard is not passed on': (
-    *(840, run, 'missed', lambda *_: []),
+    *(380, run, 'missed', lambda *_: []),
   ),
   'all places fit': (140, messages.Place, 'fits', lambda *_: True),
   'accusations are not judged': (20, run.Run, '_judge', lambda *_: None),
   'no island regroups': (0, member.Member, 'check', checks_error_alone),
   'an earlier connection counts as the newest': (
-    *(170, coordinator.Coordinator, '_check_newest', lambda *_: None),
+    *(90, coordinator.Coordinator, '_check_newest', lambda *_: None),
+  ),
+  'all stop after a step that some have reached': (
+    *(739, run.Run, '_settle_last', settles_a_step_that_some_have_reached),
   ),
 }
 

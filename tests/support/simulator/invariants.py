@@ -70,7 +70,8 @@ class Invariants:
       raise Broken(f'{name}: {line!r}, but no later process of it has joined')
     if name in self.suspects:
       return
-    named = set(re.findall(r'island (\w+)\b', line)) - {name}
+    lists = re.findall(r'(?:island|process|processes) (\w+(?:, \w+)*)', line)
+    named = {*', '.join(lists).split(', ')} - {name}
     named |= set(re.findall(r'\b(\w)\b(?:, \w)* (?:is|are) at', line))
     if joined := re.search(r'have joined within .*: ([\w, ]*)', line):
       named |= {*world.names}.difference(joined[1].split(', '))
@@ -95,6 +96,8 @@ class Invariants:
       for program in world.every
       if program.result == 'finished' and program.last_point is world.last_point
     ]
+    if len(steps := {program.step for program in done}) > 1:
+      raise Broken(f'all stop, but after different steps: {steps}')
     for step in {step for program in done for step in program.applied}:
       found = {p.applied[step] for p in done if step in p.applied}
       if len(found) > 1:

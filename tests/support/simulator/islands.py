@@ -9,10 +9,8 @@ from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.coordinator import Coordinator
 from selsync_jax.cluster.protocol.member import Member, Regrouped
 from selsync_jax.data.leases import Leases
-from tests.support.simulator.world import Program, World
+from tests.support.simulator.world import Program, STEPS, TIMEOUT, World
 
-TIMEOUT = 3.0
-STEPS = 14
 DELAY = 2
 LENGTH = 2000
 LIES = (
@@ -50,7 +48,7 @@ class Island(Program):
   def __init__(self, world, machine, name):
     super().__init__(world, machine, name)
     self.lie, self.outbox = world.lies.get(name), {}
-    self.applied, self.counted, self.open = {}, set(), []
+    self.counted, self.open = set(), []
     self.leases = Leases(len(world.names))
     self.params, self.flight = 0, None
 

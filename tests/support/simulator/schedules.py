@@ -4,24 +4,33 @@ import random
 
 from tests.support.simulator.invariants import POINT
 from tests.support.simulator.islands import Islands, LIES
+from tests.support.simulator.processes import Processes
 
 
 def play(seed):
   """Runs one schedule; raises `Broken` if an invariant does not hold."""
   rng = random.Random(seed)
+  if seed % 5 == 4:
+    world = Processes(seed, rng.choice([2, 3, 4]))
+    kinds = ['kill', 'freeze', 'cut', 'busy', 'reset', 'fail', *3 * ['ask']]
+  else:
+    world, kinds = _islands(seed, rng), [*FAULTS]
+  world.run(rng.choice([0.0, rng.uniform(0.0, 3.0)]))
+  for _ in range(rng.randint(0, 5)):
+    disturb(world, rng, rng.choice(kinds), rng.choice(world.names))
+    world.run(rng.choice([0.0, 0.01, rng.uniform(0.0, 4.0)]))
+  world.check.finish()
+  return world
+
+
+def _islands(seed, rng):
   islands = rng.choice([2, 3, 3, 4, 5])
   minimum = rng.randint(1, islands)
   lies = {}
   if rng.random() < 0.25 and islands > 2:
     lies = {rng.choice('abcde'[:islands]): rng.choice(LIES)}
     minimum = rng.randint(1, islands // 2)
-  world = Islands(seed, islands, minimum, lies, rng.choice([None, None, 2.0]))
-  world.run(rng.choice([0.0, rng.uniform(0.0, 3.0)]))
-  for _ in range(rng.randint(0, 5)):
-    disturb(world, rng, rng.choice([*FAULTS]), rng.choice(world.names))
-    world.run(rng.choice([0.0, 0.01, rng.uniform(0.0, 4.0)]))
-  world.check.finish()
-  return world
+  return Islands(seed, islands, minimum, lies, rng.choice([None, None, 2.0]))
 
 
 def disturb(world, rng, kind, name):
@@ -31,8 +40,7 @@ def disturb(world, rng, kind, name):
 
 
 def _kill(world, rng, program):
-  program.is_alive = False
-  program.close(program, _lag(rng))
+  program.kill()
   if rng.random() < 0.7:
     world.later(rng.uniform(0.0, 5.0), None, world.restart, program.name)
 
@@ -62,15 +70,9 @@ def _cut_pair(world, rng, program):
 
 
 def _reset(world, rng, program):
-  """Cuts a member's connection, perhaps also the next ones."""
-  for _ in range(rng.randint(1, 8)):
-    lag = _lag(rng)
-    world.later(rng.uniform(0.0, 2.0), None, program.close, None, lag)
-
-
-def _lag(rng):
-  """Returns the seconds that the last bytes of a connection may need."""
-  return rng.choice([0.0, rng.uniform(0.0, 3.0)])
+  """Cuts a member's connection, perhaps again and again."""
+  program.shaky = world.now + rng.uniform(-1.0, 2.0)
+  program.reset()
 
 
 def _busy(world, rng, program):
@@ -86,6 +88,14 @@ def _ask(world, rng, program):
     program.flush()
 
 
+def _fail(world, rng, program):
+  """Ends a member with an error, or by a signal."""
+  del world
+  if program.runs:
+    program.machine.fail('', rng.choice([1, 75]))
+    program.end('failed')
+
+
 FAULTS = {
   'kill': _kill,
   'freeze': lambda _, rng, program: program.freeze(rng.uniform(0.1, 8.0)),
@@ -98,4 +108,5 @@ FAULTS = {
   'busy': _busy,
   'reset': _reset,
   'ask': _ask,
+  'fail': _fail,
 }

@@ -14,6 +14,8 @@ from selsync_jax.config import RunError, Stopped
 from tests.support.simulator.invariants import Invariants
 
 TICK = 0.2
+TIMEOUT = 3.0
+STEPS = 14
 
 
 class Node:
@@ -130,12 +132,15 @@ class Program(Node):
     connection: the connection to the coordinator, if there is one.
     result: how the program has ended, as a line.
     step: the number of steps taken.
+    busy: the time until which its next step takes.
+    shaky: the time until which its connections break as soon as they are made.
+    applied: the averages applied, by step.
   """
 
   def __init__(self, world, machine, name):
     super().__init__(world, machine)
     self.name, self.connection, self.result = name, None, None
-    self.step, self.busy = 0, 0.0
+    self.step, self.busy, self.shaky, self.applied = 0, 0.0, 0.0, {}
     self.loop = self.train()
 
   @property
@@ -152,11 +157,20 @@ class Program(Node):
       return self.later(0.2, self.dial)
     self.connection = connection = Connection(self, point)
     point.connections[connection.number] = connection
+    if self.shaky > world.now:
+      world.later(world.rng.uniform(0.0, 0.1), None, self.reset)
     self.machine.opened()
     self.flush()
 
+  def reset(self):
+    """Cuts the connection, whose last bytes may arrive late."""
+    self.close(
+      lag=self.world.rng.choice([0.0, self.world.rng.uniform(0.0, 3.0)])
+    )
+
   def lost(self):
     self.machine.lost()
+    self.advance()
     if not self.result:
       self.later(0.1, self.dial)
 
@@ -198,20 +212,31 @@ class Program(Node):
     if not self.runs:
       return
     try:
-      next(self.loop)
+      self.resume()
     except StopIteration as done:
-      self.result = done.value
+      self.end(done.value)
     except FinishedError:
-      self.result = 'has nothing to do'
+      self.end('has nothing to do')
     except Stopped:
-      self.result = 'left'
+      self.end('left')
     except RunError as error:
-      self.result = str(error)
+      self.end(str(error))
       self.world.check.ended(self)
     self.flush()
-    if self.result:
-      self.last_point = self.world.last_point = self.world.point
-      self.close(by=self)
+
+  def resume(self):
+    next(self.loop)
+
+  def end(self, result):
+    """Ends the program, and then its connection."""
+    self.flush()
+    self.result = result
+    self.last_point = self.world.last_point = self.world.point
+    self.close(by=self)
+
+  def kill(self):
+    self.is_alive = False
+    self.reset()
 
   def close(self, by=None, lag=0.0):
     """Ends the connection, if there is one; see `Connection.lose`."""
