@@ -89,10 +89,15 @@ def settles_a_step_that_some_have_reached(self):
     self._say(self.members, messages.Last(max(reached.values())))
 
 
+def only_checks_for_silence(self, now):
+  if now - self._heard_at > self.join.timeout and not self.error:
+    self._miss(self.join.timeout)
+
+
 # For each missing part: a seed near the first that finds it, and the change.
 MUTANTS = {
   'what others have heard is not passed on': (
-    *(380, run, 'missed', lambda *_: []),
+    *(540, run, 'missed', lambda *_: []),
   ),
   'all places fit': (140, messages.Place, 'fits', lambda *_: True),
   'accusations are not judged': (20, run.Run, '_judge', lambda *_: None),
@@ -100,8 +105,9 @@ MUTANTS = {
   'an earlier connection counts as the newest': (
     *(90, coordinator.Coordinator, '_check_newest', lambda *_: None),
   ),
+  'who waits is silent': (0, member.Member, 'tick', only_checks_for_silence),
   'all stop after a step that some have reached': (
-    *(739, run.Run, '_settle_last', settles_a_step_that_some_have_reached),
+    *(680, run.Run, '_settle_last', settles_a_step_that_some_have_reached),
   ),
 }
 

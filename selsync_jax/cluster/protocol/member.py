@@ -65,7 +65,8 @@ class Member:
     self._counts: dict[str, int] = {}
     self._answers: dict[Key, bytes] = {}
     self._heard: dict[str, messages.Answer] = {}
-    self._is_open, self._heard_at, self._said_at = False, 0.0, 0.0
+    self._is_open, self._now = False, 0.0
+    self._heard_at = self._said_at = self._reported_at = 0.0
 
   @property
   def prepares(self) -> bool:
@@ -102,13 +103,18 @@ class Member:
       self.end(RunError(f'the coordinator {self.address} {why}'))
 
   def tick(self, now: float) -> None:
-    """Checks for silence, and sends a sign of life when one is due."""
-    timeout = self.join.timeout
+    """Checks for silence, and sends a sign of life when one is due.
+
+    Any message is one. But an island that often says something else must still
+    report its work from time to time.
+    """
+    self._now, timeout = now, self.join.timeout
     if now - self._heard_at > timeout and not self.error:
       self._miss(timeout)
-    if self._is_open and now - self._said_at >= timeout / 10:
+    is_silent = now - self._said_at >= timeout / 10
+    if self._is_open and (is_silent or now - self._reported_at >= timeout / 4):
       self._say(self.done)
-      self._said_at = now
+      self._reported_at = now
 
   def _miss(self, timeout: float) -> None:
     """Ends this island, because the coordinator is silent."""
@@ -118,7 +124,7 @@ class Member:
 
   def hear(self, message: messages.Message, now: float) -> None:
     """Handles a message of the coordinator."""
-    self._heard_at = now
+    self._now = self._heard_at = now
     match message:
       case messages.Answer(key, admits, body):
         self.admits |= admits
@@ -293,4 +299,5 @@ class Member:
 
   def _say(self, message: messages.Message) -> None:
     if self._is_open:
+      self._said_at = self._now
       self.outgoing.append(message)
