@@ -62,7 +62,7 @@ class Connection:
     when = world.now + world.rng.uniform(0.001, 0.05)
     when = max(when, world.cut[way][self.member.name], self.latest[way])
     self.latest[way] = when
-    world.later(when - world.now, node, do, self, message)
+    world.at(when, node, do, self, message)
 
   def lose(self, by=None, lag=0.0):
     """Ends the connection; both ends notice, except one that has ended it.
@@ -76,9 +76,9 @@ class Connection:
     self.is_up, member.connection = False, None
     self.held = world.now + lag
     delay = world.rng.uniform(0.0, 0.1)
-    blocked = max(0.0, world.cut['up'][member.name] - world.now)
-    wait = max(delay + blocked, self.latest['up'] - world.now, lag + 0.001)
-    self.point.later(wait, self.point.lost, self)
+    unblocked = max(world.now, world.cut['up'][member.name])
+    when = max(unblocked + delay, self.latest['up'], self.held + 0.001)
+    world.at(when, self.point, self.point.lost, self)
     if by is not member:
       member.later(delay, member.lost)
 
@@ -97,8 +97,7 @@ class Point(Node):
 
   def hear(self, connection, content):
     if connection.held > self.world.now:
-      wait = connection.held - self.world.now
-      self.later(wait, self.hear, connection, content)
+      self.world.at(connection.held, self, self.hear, connection, content)
     elif connection.number in self.connections:
       message = messages.from_island(content)
       self.machine.hear(connection.number, message, self.now)
@@ -267,10 +266,13 @@ class World:
     for name in names:
       self.start(name)
 
+  def at(self, when, node, do, *args):
+    """Schedules a call of a node, or of nobody, after earlier ones."""
+    heapq.heappush(self._events, (when, next(self._order), node, do, args))
+
   def later(self, seconds, node, do, *args):
-    """Schedules a call of a node, or of nobody; see `Node.later`."""
-    item = self.now + seconds, next(self._order), node, do, args
-    heapq.heappush(self._events, item)
+    """Schedules a call; see `at`, and `Node.later`."""
+    self.at(self.now + seconds, node, do, *args)
 
   def advance(self):
     """Advances to the next event; returns whether there was one."""
@@ -281,7 +283,7 @@ class World:
     if node is None or node.is_awake:
       do(*args)
     elif node.is_alive:
-      node.later(node.until - self.now, do, *args)
+      self.at(node.until, node, do, *args)
     return True
 
   def run(self, seconds):
