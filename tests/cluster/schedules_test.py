@@ -7,7 +7,7 @@ import pytest
 
 from selsync_jax.cluster.protocol import coordinator, member, messages, run
 from tests.support.simulator import schedules
-from tests.support.simulator.invariants import Broken
+from tests.support.simulator.invariants import Broken, POINT
 from tests.support.simulator.islands import Islands
 
 
@@ -18,17 +18,25 @@ def test_a_schedule_breaks_nothing(first):
 
 
 def test_a_coordinator_may_end_again_before_all_have_found_it():
-  world = schedules.World(0)
+  world = Islands(0)
   world.run(1.0)
-  world.cut('c', [world.cut_up, world.cut_down], 1.5)
+  for cut in world.cut.values():
+    cut['c'] = world.now + 1.5
+  world.check.suspects |= {'c', POINT}
+  back, note = [], world.check.note
+
+  def keep(kind, name, words, *more):
+    if words == 'has found the coordinator again':
+      back.append(name)
+    note(kind, name, words, *more)
+
+  world.check.note = keep
   for _ in range(2):
-    world.kill_point()
+    world.point.kill()
     world.start_point()
     world.run(1.0)
-  world.finish()
-  words = 'has found the coordinator again'
-  found = [line[2] for line in world.lines if line[3] == words]
-  assert sorted(found) == [*'aabbc']
+  world.check.finish()
+  assert sorted(back) == [*'aabbc']
   assert {each.result for each in world.every} == {'finished'}
 
 

@@ -259,7 +259,7 @@ class Island(Program):
 
 
 class Islands(World):
-  """Islands and their coordinator; see `World`, and `Run` for the grace."""
+  """Islands and their coordinator; see `World` and `Coordinator`."""
 
   def __init__(self, seed, islands=3, minimum=2, lies=None, grace=None):
     self._grace = grace
