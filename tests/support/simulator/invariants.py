@@ -19,7 +19,7 @@ class Invariants:
 
   def __init__(self, world):
     self.world, self.suspects = world, {*world.lies}
-    self._size = len(world.names)
+    self._size, self._slandered = len(world.names), 0
 
   def note(self, kind, island, words, generation=0, present=()):
     """Checks a coordinator's note: ended islands must have been disturbed."""
@@ -37,9 +37,10 @@ class Invariants:
       return True
     if words == 'is at another place' and lies and size <= 2:
       return True
-    if 'calls messages wrong' in lies.values():
+    if 'calls messages wrong' in lies.values() and words.startswith('sends'):
       self.suspects.add(island)
-      return sum(name not in lies for name in self.suspects) <= 1
+      self._slandered += 1
+      return self._slandered == 1
     too_few = len({*self.world.names} - self.suspects) < self.world.minimum
     return words == 'waits no longer' and (too_few or POINT in self.suspects)
 
