@@ -148,7 +148,7 @@ class Link:
   def _connect(self) -> None:
     try:
       plain = self._dials()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # No host may have that name.
       self._loop.call(self._lost, None, str(error))
     else:
       self._loop.call(self._secure, plain)
@@ -215,7 +215,6 @@ class LinkAgreement(Agreement):
     self._link = link
 
   def ask(self) -> None:
-    self.is_asked = True
     self._link.do(self._link.member.ask)
 
   def stops_after(self, step: int) -> bool:

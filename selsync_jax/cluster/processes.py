@@ -180,8 +180,8 @@ def join(
     coordinator: the `HOST:PORT` where process 0 listens.
     num_processes: the number of processes.
     process_id: the index of this process.
-    agreed: values by name, as JSON has them, that must be equal in all
-      processes.
+    agreed: values by name that must be equal in all processes, compared as
+      text; `None` counts as missing.
     timeout: seconds to wait for the other processes, and until a silent process
       counts as lost; at least 1.
     token: secret of these processes, by default the environment variable

@@ -41,6 +41,9 @@ SILENT = 'does not answer'
 # The seconds after another process's failure in which a process may report
 # its own, before it is ended.
 GRACE = 5.0
+# The seconds for which a process that has finished waits for the others, as
+# `jax.distributed.shutdown` does.
+LEAVING = 300.0
 
 
 class World:
@@ -113,7 +116,7 @@ class World:
   def leave(self) -> None:
     """Reports success, and waits until all processes have done so.
 
-    Meanwhile this process ends if another one fails.
+    Meanwhile this process ends if another one fails, or after `LEAVING`.
     """
     try:
       self._link.run(self._leave())
@@ -122,8 +125,13 @@ class World:
       raise
 
   def _leave(self) -> Flow[None]:
-    member = self._link.member
-    yield from member.answer(member.arrive('leave'))
+    member, deadline = self._link.member, time.monotonic() + LEAVING
+    for _ in member.answer(member.arrive('leave')):
+      if time.monotonic() > deadline:
+        line = f'the others have not finished within {LEAVING:g} s'
+        member.fail(line)
+        member.error = RunError(line)
+      yield
     self._leaving.set()
 
   def close(self) -> None:

@@ -118,7 +118,7 @@ class Island:
         opened.
       RunError: if not enough islands join.
     """
-    # These import Arrow and cryptography.
+    # This imports Arrow and cryptography.
     from selsync_jax.islands import joining
 
     _check_strategy(strategy)

@@ -56,8 +56,8 @@ def agree(
     peers: all islands.
     takers: `Takers` of this island's checkpoints, by step; the number is 0 for
       a checkpoint that the others have to resume from.
-    pack: returns a checkpoint as `packed`; called by all processes of the
-      sending island, of which the first uses the result.
+    pack: returns a checkpoint as `packed` or `packed_state`; called by all
+      processes of the sending island, of which the first uses the result.
   """
   own = [[step, *about] for step, about in takers.items()]
   most = int(peers.fold('pmax', np.array(len(own))))

@@ -8,12 +8,13 @@ only arrays and JSON, nothing that could be executed.
 from collections.abc import Callable, Generator, Iterator
 from concurrent import futures
 import contextlib
+import functools
 import io
 import json
 import pathlib
 import shutil
 import sys
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, IO, NamedTuple, TypedDict
 import zipfile
 import zlib
 
@@ -58,7 +59,8 @@ class Choice(NamedTuple):
 
   Attributes:
     step: the checkpoint's step; -1 if there is no checkpoint.
-    content: another program's copy, as `packed`, if this program has none.
+    content: another program's copy, as `packed` or `packed_state`, if this
+      program has none.
   """
 
   step: int
@@ -136,15 +138,25 @@ def packed(folder: pathlib.Path) -> bytes:
 def packed_state(state: Any, record: dict[str, Any]) -> bytes:
   """Packs a checkpoint from memory, without files; see `Checkpoints.save`.
 
-  The state's leaves follow each other. All processes must call this.
+  The state's leaves follow each other. All processes must call this; only the
+  first returns a message.
   """
   whole = io.BytesIO()
   with zipfile.ZipFile(whole, 'w') as archive:
     archive.writestr(str(RECORD), json.dumps(record | {'format': FORMAT}))
     with archive.open(_ARRAYS, 'w', force_zip64=True) as file:
       for leaf in jax.tree.leaves(state):
-        file.write(np.asarray(arrays.everywhere(leaf)).tobytes())
-  return whole.getvalue()
+        array = arrays.everywhere(leaf)
+        if processes.is_first():
+          file.write(np.asarray(array).tobytes())
+  return whole.getvalue() if processes.is_first() else b''
+
+
+def _placed(file: IO[bytes], like: jax.ShapeDtypeStruct) -> Any:
+  """Reads the next array of a `packed_state`."""
+  content = file.read(like.size * like.dtype.itemsize)
+  whole = np.frombuffer(content, like.dtype).reshape(like.shape)
+  return arrays.placed(whole, like.sharding)
 
 
 def _unpacked(content: bytes) -> zipfile.Path:
@@ -376,17 +388,14 @@ class Checkpoints:
     this process's workers, [local workers, ...], or a mesh's arrays,
     [workers, ...]. Without shardings, the arrays of all workers stay on the
     host. It raises `CheckpointError` if the checkpoint holds other arrays.
+    A state that has come from memory is saved here in the background.
     """
     if self._arrived:
       with (self._arrived / _ARRAYS).open('rb') as file:
-        self._arrived = None
-
-        def placed(x):
-          content = file.read(x.size * x.dtype.itemsize)
-          whole = np.frombuffer(content, x.dtype).reshape(x.shape)
-          return arrays.placed(whole, x.sharding)
-
-        return jax.tree.map(placed, like)
+        state = jax.tree.map(functools.partial(_placed, file), like)
+      self._arrived = None
+      self.save(self._newest, state, self.record)
+      return state
     on_host = all(x.sharding is None for x in jax.tree.leaves(like))
     if on_host:
       template = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), like)

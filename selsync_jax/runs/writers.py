@@ -103,7 +103,8 @@ def load(names: Sequence[str]) -> None:
   """Imports built-in writers now, which may take half a second."""
   for name in names:
     if isinstance(writer := WRITERS[name], _BuiltIn):
-      writer.load()
+      with contextlib.suppress(Exception):  # Reported when it opens.
+        writer.load()
 
 
 class Guarded:

@@ -222,6 +222,19 @@ def test_who_has_left_and_waits_hears_that_the_last_one_fails(
     thread.join()
 
 
+def test_who_has_left_does_not_wait_forever(meet, ends, monkeypatch, capfd):
+  monkeypatch.setattr(world, 'LEAVING', 0.2)
+  members = meet(*((i, {'processes': 2}) for i in range(2)), timeout=2.0)
+  with pytest.raises(RunError):
+    members[0].leave()
+  assert [ends.get(timeout=30) for _ in members] == [1, 1]
+  assert sorted(capfd.readouterr().err.splitlines()) == [
+    'process 0: the others have not finished within 0.2 s; ' + AGAIN,
+    'process 1: process 0 has failed: the others have not finished within '
+    '0.2 s; ' + AGAIN,
+  ]
+
+
 @pytest.mark.parametrize('victim, survivor', [(0, 1), slow(1, 0)])
 def test_a_silent_process_is_lost_after_the_timeout(
   victim, survivor, meet, ends, capfd

@@ -12,7 +12,7 @@ import numpy as np
 
 Text = Annotated[
   str,
-  msgspec.Meta(min_length=1, max_length=200, pattern=r'^[^\x00-\x1f\x7f]+\Z'),
+  msgspec.Meta(min_length=1, max_length=300, pattern=r'^[^\x00-\x1f\x7f]+\Z'),
 ]
 Kind = Literal[
   'vote', 'average', 'commit', 'landing', 'admit', 'leave', 'enter'
@@ -133,7 +133,7 @@ class Message(msgspec.Struct, tag=True):
 
 
 class Hello(Message):
-  """Opens every connection: the bearer token of the run."""
+  """Opens every connection of an island: the bearer token of the run."""
 
   token: str
 
@@ -277,8 +277,8 @@ class Failed(Message):
 
   Attributes:
     why: the error.
-    code: exit code with which the others end, if too few are left; other than 1
-      if a signal has stopped the island.
+    code: exit code with which the other processes of a JAX world end; other
+      than 1 if a signal has stopped this one. Islands ignore it.
   """
 
   why: str = ''
@@ -310,7 +310,7 @@ class Ended(Message):
     kind: `lost` if it may rejoin by itself, `left` if it was asked to stop,
       `finished` if the run has finished, `apart` if islands have arrived at
       different places; otherwise an error.
-    code: exit code of an error.
+    code: exit code of an error, for the processes of a JAX world.
   """
 
   line: str

@@ -101,7 +101,7 @@ class Run:
     """Ends silent and late islands, and takes other actions that are due."""
     self._judge(now)
     for seat, since in self._asking.items():
-      if now - since >= ASKING:
+      if now - since >= ASKING and seat in self.there:
         self._release(seat, now - since)
     for seat in self.there:
       if now - seat.heard_at > seat.join.timeout:
