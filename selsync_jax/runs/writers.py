@@ -47,12 +47,8 @@ class _BuiltIn(NamedTuple):
   extra: str = 'train'  # The extra of this package that installs the library.
 
   def __call__(self, *arguments: Any) -> Writer:
-    return self.load()(*arguments)
-
-  def load(self) -> Any:
-    """Imports the class and its library."""
     path = f'selsync_jax.runs.destinations.{self.module}'
-    return getattr(importlib.import_module(path), self.writer)
+    return getattr(importlib.import_module(path), self.writer)(*arguments)
 
   def check(self, name: str) -> None:
     """Raises `ValueError` if the library is not installed."""
@@ -97,14 +93,6 @@ def check(names: Sequence[str]) -> None:
       writer.check(name)
     if list(names).count(name) > 1:
       raise ValueError(f'{name!r} is named twice')
-
-
-def load(names: Sequence[str]) -> None:
-  """Imports built-in writers now, which may take half a second."""
-  for name in names:
-    if isinstance(writer := WRITERS[name], _BuiltIn):
-      with contextlib.suppress(Exception):  # Reported when it opens.
-        writer.load()
 
 
 class Guarded:

@@ -1,6 +1,6 @@
 """The compiled functions of a run."""
 
-from selsync_jax.runs import provenance, writers
+from selsync_jax.runs import provenance
 from selsync_jax.training import start
 from selsync_jax.training.evaluation import Evaluator
 from selsync_jax.training.participants import Participants
@@ -45,4 +45,3 @@ class Programs:
       state, _ = self.step(setup.initial(), batch)
       self.evaluator.warm_up(setup.landed(state))
       _ = setup.digest, problem.rates, provenance.origin()  # Cached.
-      writers.load(settings.config.log.to)
