@@ -27,8 +27,8 @@ goals do not count.
 This is the reference: the same faults while the same training is one run of
 several processes. When a process ends, all start again from the last
 checkpoint, at once, as under a scheduler. Such a run has no coordinator and no
-newcomers, so of these faults only those of processes remain. Prints only the
-number of steps, relative to the time without faults, and how often all started.
+newcomers, so only faults of processes remain. Prints only the number of steps,
+relative to the time without faults, and how often all started.
 """
 
 import argparse
@@ -426,7 +426,7 @@ def judge(storm: Storm, flags: list[str]) -> Iterator[str]:
 
 
 def faults(options: argparse.Namespace, names: list[str]) -> Iterator[Any]:
-  """Yields each fault's kind and victims, as the seed decides."""
+  """Yields each fault's kind and victims; the seed decides them."""
   rng = random.Random(options.seed)
   kinds = [kind for kind, n in FAULTS.items() if options.islands > n]
   while True:

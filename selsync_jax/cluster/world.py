@@ -49,10 +49,10 @@ LEAVING = 300.0
 class World:
   """The connections of one process. The constructor waits for all processes.
 
-  Process 0 listens at the address, `host:port`, and sends its `offer` to all.
+  Process 0 sends its `offer` to all.
 
   Args:
-    address: where process 0 listens.
+    address: `host:port` at which process 0 listens.
     process: the index of this process.
     agreed: values by name that must be equal in all processes, `processes`
       among them, their number.
@@ -131,6 +131,7 @@ class World:
         line = f'the others have not finished within {LEAVING:g} s'
         member.fail(line)
         member.error = RunError(line)
+        raise member.error
       yield
     self._leaving.set()
 
@@ -179,7 +180,7 @@ class World:
 
 
 class Process(Member):
-  """A process of a JAX world, as a member; without process 0, it ends."""
+  """The member of a process of a JAX world; without process 0, it ends."""
 
   _why = 'it does not answer'
 

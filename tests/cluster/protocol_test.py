@@ -196,7 +196,7 @@ def test_the_timeout_of_each_island_counts_for_its_own_silence():
 def test_signs_of_life_are_a_tenth_of_the_timeout_apart(
   speaks, least, most, monkeypatch
 ):
-  """Of an island that says something else, there are only reports."""
+  """An island that says something else sends only its reports."""
   islands = Islands('ab', timeouts=(50.0,))
   said, hear = [], islands.point.hear
 
@@ -323,8 +323,8 @@ def test_memory_stays_flat_over_votes_and_joins(votes, joins):
     work(500, 20)
     before = held()
     work(votes, joins)
-    # A tuple counts where its memory was first taken, whoever reuses it: some
-    # hundred of them, however many votes there are.
+    # Python reuses the memory of tuples and counts it where it was first taken:
+    # some hundred tuples, however many votes there are.
     assert held() - before < 40_000
   finally:
     tracemalloc.stop()

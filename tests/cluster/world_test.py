@@ -136,7 +136,7 @@ FATES = {
 
 @pytest.fixture
 def exits(monkeypatch):
-  """What processes do when Python exits."""
+  """The calls that processes leave for the exit of Python."""
   exits = []
   monkeypatch.setattr(atexit, 'register', lambda *args: exits.append(args))
   return exits
@@ -228,11 +228,8 @@ def test_who_has_left_does_not_wait_forever(meet, ends, monkeypatch, capfd):
   with pytest.raises(RunError):
     members[0].leave()
   assert [ends.get(timeout=30) for _ in members] == [1, 1]
-  assert sorted(capfd.readouterr().err.splitlines()) == [
-    'process 0: the others have not finished within 0.2 s; ' + AGAIN,
-    'process 1: process 0 has failed: the others have not finished within '
-    '0.2 s; ' + AGAIN,
-  ]
+  line = 'process 0: the others have not finished within 0.2 s; ' + AGAIN
+  assert line in capfd.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize('victim, survivor', [(0, 1), slow(1, 0)])

@@ -10,7 +10,7 @@ TOKEN = 'the token of the run'
 
 def die(world):
   """Ends the connections of a process, like the kernel for a killed one."""
-  world._leaving.set()  # The test goes on.
+  world._leaving.set()  # The test continues.
   if world._server:
     world._server.shutdown()
   link = world._link
@@ -50,7 +50,7 @@ class Caller:
         break
     return self.heard.pop() if self.heard else None
 
-  # What the frames need of a transport.
+  # The methods of a transport that the frames call.
 
   def write(self, data):
     self.plain.sendall(data)

@@ -25,7 +25,7 @@ HELD = 60  # Seconds.
 def slow_digits():
   """Handwritten digits that take some seconds per batch of a worker."""
   pause = float(os.environ.get('STEP_PAUSE', '0'))
-  # The import of scikit-learn would take as long as that of JAX and the rest.
+  # Importing scikit-learn would take as long as importing JAX and the rest.
   (folder,) = util.find_spec('sklearn').submodule_search_locations
   file = pathlib.Path(folder, 'datasets', 'data', 'digits.csv.gz')
   found = np.loadtxt(file, delimiter=',')

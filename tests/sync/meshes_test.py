@@ -54,8 +54,8 @@ def test_a_step_on_a_mesh_trains_as_vmap_does(kind, check_vma, given):
   flags = [state[0].sync for _, state in expected]
   assert {bool(sync[0]) for sync in flags} == {True, False}
   np.testing.assert_array_equal([state[0].sync for _, state in found], flags)
-  # Newer compilers fuse one worker's sum of squares and those of all workers
-  # differently. A change is a difference of such sums and shows their last bit.
+  # Newer compilers add one worker's squares in another order than all workers'.
+  # A change is a difference of such sums and shows their last bit.
   close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
   jax.tree.map(close, found, expected)
 

@@ -201,7 +201,7 @@ class Coordinator:
 
   @property
   def _known(self) -> list[Known]:
-    """What waiting islands know of the run of an earlier coordinator."""
+    """The knowledge of waiting islands about an earlier coordinator's run."""
     each = (seat.join.known for seat in self._waiting.values())
     return [known for known in each if known]
 

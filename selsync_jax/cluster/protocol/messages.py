@@ -205,7 +205,8 @@ class Join(Message):
 
   Attributes:
     name: name, unique in the run.
-    address: `host:port` of its outbox; of process 0, that of JAX's service.
+    address: `host:port` of its outbox; process 0 gives the address of JAX's
+      service.
     run: each part of the island's program, by name: its text, or the
       beginning and a digest.
     timeout: seconds of silence after which this island counts as lost.

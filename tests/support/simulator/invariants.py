@@ -1,4 +1,4 @@
-"""What must hold in a simulated world, whatever is done to it."""
+"""Invariants of a simulated world, which hold under all faults."""
 
 import re
 

@@ -65,7 +65,7 @@ class Connection:
     world.at(when, node, do, self, message)
 
   def lose(self, by=None, lag=0.0):
-    """Ends the connection; both ends notice, except one that has ended it.
+    """Ends the connection; both ends notice, but not `by`, which ended it.
 
     Args:
       by: the end that has ended it.
@@ -129,7 +129,7 @@ class Program(Node):
 
   Attributes:
     connection: the connection to the coordinator, if there is one.
-    result: how the program has ended, as a line.
+    result: a line about how the program has ended.
     step: the number of steps taken.
     busy: the time until which its next step takes.
     shaky: the time until which its connections break as soon as they are made.
@@ -267,7 +267,7 @@ class World:
       self.start(name)
 
   def at(self, when, node, do, *args):
-    """Schedules a call of a node, or of nobody, after earlier ones."""
+    """Schedules a call of a node, or of no node, after earlier ones."""
     heapq.heappush(self._events, (when, next(self._order), node, do, args))
 
   def later(self, seconds, node, do, *args):
