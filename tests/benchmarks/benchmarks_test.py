@@ -26,6 +26,7 @@ COMMANDS = {
     *('--hosts=2', '--size=1000', '--period=2', '--step=1', '--rounds=1')
   ],
   'network.votes': ['--islands', '2', '--votes=2'],
+  'network.beside_peers': ['--sides=islands', '--workers=2', '--kills=1'],
   'network.wires': [
     *('--hosts=2', '--bandwidth=100mbit', '--width=4', '--steps=2'),
     *('--rounds=1', '--parts', 'int8', 'top_k'),
