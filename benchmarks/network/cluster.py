@@ -30,6 +30,8 @@ def run(
   bandwidth: str | None,
   command: Sequence[str],
   timeout: float | None = None,
+  *,
+  masked: bool = False,
 ) -> list[str]:
   """Runs a command on every host of an emulated cluster.
 
@@ -39,6 +41,7 @@ def run(
       `200mbit`; `None` for no limit.
     command: the command to run on each host.
     timeout: in seconds.
+    masked: whether all hosts except the first can only dial out.
 
   Returns:
     The standard output of each host.
@@ -48,6 +51,7 @@ def run(
   """
   with tempfile.TemporaryDirectory() as folder:
     flags = [f'--hosts={hosts}', f'--bandwidth={bandwidth or ""}']
+    flags += ['--masked'] * masked
     done = inside(
       *('benchmarks.network.cluster', f'--inside={folder}', *flags),
       *('--', *command),
@@ -73,7 +77,8 @@ def figures(
   Args:
     measure: a function of a module of benchmarks/network/. Its argument has the
       options and `folder`, the name of a folder that all hosts share.
-    options: numbers, texts and lists; for `hosts` and `bandwidth` see `run`.
+    options: numbers, texts and lists; for `hosts`, `bandwidth` and `masked` see
+      `run`.
     **changed: options to override.
 
   Returns:
@@ -82,7 +87,8 @@ def figures(
   Raises:
     RuntimeError: if the function failed on a host, with that host's output.
   """
-  if reason := missing():
+  masked = {**vars(options), **changed}.get('masked', False)
+  if reason := missing(masked=masked):
     sys.exit(f'{pathlib.Path(sys.argv[0]).name}: {reason}')
   module = sys.modules[measure.__module__]
   name = f'{module.__spec__.name}:{measure.__name__}'  # Not `__main__`.
@@ -90,7 +96,9 @@ def figures(
     given = {**vars(options), **changed, 'folder': folder}
     command = [sys.executable, '-m', 'benchmarks.network.host', name]
     arguments = [*command, json.dumps(given)]
-    outputs = run(given['hosts'], given['bandwidth'], arguments, 900)
+    outputs = run(
+      given['hosts'], given['bandwidth'], arguments, 900, masked=masked
+    )
   return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
@@ -130,7 +138,7 @@ def _start(
 def _inside(options: argparse.Namespace) -> int:
   """Builds the cluster and runs the command; returns the exit code."""
   hosts, folder = options.hosts, options.inside
-  built = Hosts(hosts, options.bandwidth, folder)
+  built = Hosts(hosts, options.bandwidth, folder, masked=options.masked)
   children = [_start(built, i, folder, options.command) for i in range(hosts)]
   said: dict[int, str] = {}
 
@@ -162,15 +170,20 @@ def main() -> None:
   parser.add_argument(
     '--bandwidth', default='200mbit', help="in tc(8)'s notation"
   )
+  about = 'all hosts except the first are behind routers that masquerade'
+  parser.add_argument('--masked', action='store_true', help=about)
   parser.add_argument('--inside', type=pathlib.Path, help=argparse.SUPPRESS)
   parser.add_argument('command', nargs='+', help='the command, after --')
   options = parser.parse_args()
   if options.inside:
     sys.exit(_inside(options))
-  if reason := missing():
+  masked = options.masked
+  if reason := missing(masked=masked):
     sys.exit(f'cluster.py: {reason}')
   try:
-    outputs = run(options.hosts, options.bandwidth, options.command)
+    outputs = run(
+      options.hosts, options.bandwidth, options.command, masked=masked
+    )
   except RuntimeError as error:
     sys.exit(f'cluster.py: {error}')
   for i, output in enumerate(outputs):

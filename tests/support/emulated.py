@@ -7,6 +7,9 @@ wire is slow.
 All namespaces belong to the process that makes them, so nothing remains after
 the process ends, even if it is killed. This needs no root where the kernel lets
 users create namespaces.
+
+Hosts may be masked: each is then behind a router of its own, which translates
+addresses, so that it can only dial out. All of them have one private address.
 """
 
 from collections.abc import Sequence
@@ -20,22 +23,24 @@ from typing import Any
 
 COMMAND = sys.executable, '-m', 'benchmarks.network.cluster'
 SUBNET = '10.77.0'
+PRIVATE = '192.168.77'
 
 
 @functools.cache
-def missing() -> str | None:
+def missing(*, masked: bool = False) -> str | None:
   """Returns what this machine lacks to emulate a cluster, or `None`."""
   if sys.platform != 'linux':
     return 'an emulated cluster needs Linux'
   lacking = [
     tool
-    for tool in ('ip', 'tc', 'setpriv', 'unshare', 'nsenter', 'mount')
+    for tool in (*_TOOLS, *['nft'] * masked)
     if shutil.which(tool, path=_path()) is None
   ]
   if lacking:
-    return f'not installed: {", ".join(lacking)} (iproute2, util-linux)'
+    packages = 'iproute2, util-linux, nftables'
+    return f'not installed: {", ".join(lacking)} ({packages})'
   probe = subprocess.run(
-    [*_unshare(), 'sh', '-c', _PROBE],
+    [*_unshare(), 'sh', '-c', _PROBE + _MASK.format('v0') * masked],
     env=os.environ | {'PATH': _path()},
     capture_output=True,
     text=True,
@@ -44,6 +49,12 @@ def missing() -> str | None:
   return probe.stderr.strip() or None if probe.returncode else None
 
 
+_TOOLS = 'ip', 'tc', 'setpriv', 'unshare', 'nsenter', 'mount'
+_MASK = (
+  '; nft add table ip nat'
+  '; nft "add chain ip nat out {{ type nat hook postrouting priority 100; }}"'
+  '; nft add rule ip nat out oifname {} masquerade'
+)
 _PROBE = (
   'set -e; mount -t tmpfs none /run; '
   'ip link add name v0 type veth peer name v1; '
@@ -94,12 +105,20 @@ class Hosts:
     number: the number of hosts.
     bandwidth: the rate of each link, in tc(8)'s notation; empty for no limit.
     folder: the folder in which the names of the hosts are kept.
+    masked: whether all hosts except the first are masked.
 
   Attributes:
     number: see above.
   """
 
-  def __init__(self, number: int, bandwidth: str, folder: pathlib.Path):
+  def __init__(
+    self,
+    number: int,
+    bandwidth: str,
+    folder: pathlib.Path,
+    *,
+    masked: bool = False,
+  ):
     self.number, self._names = number, folder / 'hosts'
     _sh('mount -t tmpfs none /run && mkdir /run/netns')
     _sh('ip link add name switch type bridge && ip link set switch up')
@@ -107,15 +126,18 @@ class Hosts:
     self._names.write_text('\n'.join(['127.0.0.1 localhost', *names, '']))
     for i in range(number):
       _sh(f'ip netns add host{i}')
-      _sh(f'ip link add name port{i} type veth peer name eth0 netns host{i}')
+      box = f'router{i}' if masked and i else f'host{i}'  # On the bridge.
+      if masked and i:
+        _mask(i)
+      _sh(f'ip link add name port{i} type veth peer name eth0 netns {box}')
       _sh(f'ip link set port{i} master switch')
       self.link(i, 'up')
-      within = f'ip -n host{i}'
+      within = f'ip -n {box}'
       _sh(f'{within} address add {SUBNET}.{i + 1}/24 dev eth0')
       _sh(f'{within} link set eth0 up && {within} link set lo up')
       if bandwidth:  # Out of the host and into it.
         rate = f'root tbf rate {bandwidth} burst 64kb latency 100ms'
-        _sh(f'tc -n host{i} qdisc add dev eth0 {rate}')
+        _sh(f'tc -n {box} qdisc add dev eth0 {rate}')
         _sh(f'tc qdisc add dev port{i} {rate}')
 
   def link(self, i: int, state: str) -> None:
@@ -142,6 +164,21 @@ class Hosts:
       ],
       **options,
     )
+
+
+def _mask(i: int) -> None:
+  """Connects a host to a router, which is not on the bridge yet."""
+  router = f'router{i}'
+  enter = f'nsenter --net=/run/netns/{router} sh -ec'
+  _sh(f'ip netns add {router}')
+  _sh(f'ip -n {router} link add name lan type veth peer eth0 netns host{i}')
+  for box, interface, last in ((router, 'lan', 1), (f'host{i}', 'eth0', 2)):
+    within = f'ip -n {box}'
+    _sh(f'{within} address add {PRIVATE}.{last}/24 dev {interface}')
+    _sh(f'{within} link set {interface} up && {within} link set lo up')
+  _sh(f'ip -n host{i} route add default via {PRIVATE}.1')
+  forward = 'echo 1 > /proc/sys/net/ipv4/ip_forward'
+  _sh(f"{enter} '{forward}{_MASK.format('eth0')}'")
 
 
 def _sh(line: str) -> None:
