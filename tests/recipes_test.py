@@ -237,9 +237,7 @@ def test_skypilot_gives_each_host_its_place(tmp_path, monkeypatch):
 
 def test_skypilot_gives_each_island_its_name(tmp_path, monkeypatch):
   variables = {'SELSYNC_ISLAND': 'aws', 'SELSYNC_INVITATION': 'secret'}
-  arguments = skypilot(
-    'skypilot_islands.yaml', tmp_path, OVERLAY_KEY='key', **variables
-  )
+  arguments = skypilot('skypilot_islands.yaml', tmp_path, **variables)
   monkeypatch.chdir(live_runs.ROOT)
   for name, value in variables.items():
     monkeypatch.setenv(name, value)

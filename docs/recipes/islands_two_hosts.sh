@@ -6,7 +6,8 @@
 #   On both hosts:      export SELSYNC_INVITATION=...   # The printed invitation.
 #   On the first host:  docs/recipes/islands_two_hosts.sh first
 #   On the second host: docs/recipes/islands_two_hosts.sh second
-# Each host must reach the other, and the first on port 7070. For a firewall, add
+# The second host must reach the first on port 7070. If it cannot be reached itself, its
+# messages pass through there, too. For a direct way through a firewall, add
 # --island_port=7071 to the command, and open that port on both hosts.
 set -euo pipefail
 

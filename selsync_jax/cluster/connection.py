@@ -240,6 +240,47 @@ def dial(address: str, timeout: float) -> socket.socket:
   return socket.create_connection((host.strip('[]'), int(port)), timeout)
 
 
+def host_port(host: str, port: int) -> str:
+  """Returns `host:port`; an IPv6 address gets brackets.
+
+  >>> host_port('fd00::1', 7070), host_port('maui', 7070)
+  ('[fd00::1]:7070', 'maui:7070')
+  """
+  return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'
+
+
+def is_host_port(address: str) -> bool:
+  """Returns whether this is `host:port`, with an IPv6 address in brackets.
+
+  >>> is_host_port('[fd00::1]:7070'), is_host_port('fd00::1:7070')
+  (True, False)
+  """
+  host, _, port = address.rpartition(':')
+  is_host = ':' not in host or host[0] + host[-1] == '[]'
+  is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16
+  return bool(host) and is_host and is_port
+
+
+def listen_everywhere(port: int, backlog: int | None = None) -> socket.socket:
+  """Returns a socket that listens on all interfaces, in IPv6 and IPv4.
+
+  Args:
+    port: port number; 0 is a free one.
+    backlog: see `socket.create_server`.
+
+  Raises:
+    OSError: if the port cannot be opened.
+  """
+  if socket.has_dualstack_ipv6():
+    return socket.create_server(
+      ('', port),
+      family=socket.AF_INET6,
+      dualstack_ipv6=True,
+      backlog=backlog,
+    )
+  return socket.create_server(('', port), backlog=backlog)
+
+
 def frame(content: bytes) -> bytes:
   """Returns an encoded message as a frame."""
   return len(content).to_bytes(4) + content

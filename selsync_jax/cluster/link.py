@@ -36,6 +36,7 @@ class Link:
     member: the member; guarded by `changed`.
     changed: notified after each event.
     agreement: the member's part in the step after which all stop.
+    called: takes the ticket of a caller that this member must dial back.
   """
 
   def __init__(
@@ -50,6 +51,7 @@ class Link:
     self._say, self._tls = say, tls or {}
     self.changed = threading.Condition()
     self.agreement = LinkAgreement(self)
+    self.called: Callable[[str], None] = lambda ticket: None
     self._frames: Frames | None = None
     self._cancels: list[Callable[[], None]] = []
     self._closes, self._closed = False, threading.Event()
@@ -182,6 +184,8 @@ class Link:
         before = self.member.waits
         message = messages.from_coordinator(content)
         self.member.hear(message, self._loop.now)
+        if isinstance(message, messages.Called):
+          self.called(message.ticket)
         if (line := self.member.waits) and not before:
           # A paused terminal must not block this thread.
           threading.Thread(target=self._say, args=(line,), daemon=True).start()

@@ -136,9 +136,7 @@ def process_spec(
         f'process_id={spec.process}: must be in [0, {spec.processes}), '
         'the number of processes'
       )
-    host, _, port = (spec.coordinator or '').rpartition(':')
-    is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16
-    if not host or not is_port:
+    if not connection.is_host_port(spec.coordinator or ''):
       raise config.ConfigError(
         f'coordinator={spec.coordinator}: must be HOST:PORT, with a port from '
         '1 to 65535'
@@ -265,7 +263,7 @@ def _go_without_proxy(service: str) -> None:
   """
   name = 'no_grpc_proxy'  # If it is set, gRPC does not read `no_proxy`.
   known = os.environ.get(name) or os.environ.get('no_proxy', '')
-  host = service.rpartition(':')[0]
+  host = service.rpartition(':')[0].strip('[]')
   os.environ[name] = ','.join(filter(None, [known, host]))
   jax.config.update('jax_check_proxy_envs', False)
 

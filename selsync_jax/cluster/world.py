@@ -28,7 +28,11 @@ import time
 from typing import Any
 
 from selsync_jax.cluster import signals
-from selsync_jax.cluster.connection import dial, SignedFrames
+from selsync_jax.cluster.connection import (
+  dial,
+  listen_everywhere,
+  SignedFrames,
+)
 from selsync_jax.cluster.link import FAREWELL, Link
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.coordinator import Coordinator
@@ -334,4 +338,4 @@ def _server(host: str, port: int) -> socket.socket:
       except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
           raise
-  return socket.create_server(('', port))
+  return listen_everywhere(port)

@@ -11,7 +11,10 @@ and, with `--metrics=PORT`, Prometheus show what the islands are doing.
 
 import argparse
 from collections.abc import Sequence
+import contextlib
+import ipaddress
 import pathlib
+import resource
 import threading
 import time
 
@@ -53,6 +56,12 @@ def least(options: argparse.Namespace) -> int:
   return minimum or islands
 
 
+def _is_address(host: str) -> bool:
+  with contextlib.suppress(ValueError):
+    return bool(ipaddress.ip_address(host))
+  return False
+
+
 def main(arguments: Sequence[str]) -> None:
   """Prints the invitation, and then each island that joins or ends."""
   line = flags.CommandLine('meet')
@@ -72,9 +81,10 @@ def main(arguments: Sequence[str]) -> None:
   if options.islands is None:
     raise ConfigError('--islands=NUMBER is missing')
   minimum = least(options)
-  if not options.host or set(options.host) & set(':/'):
+  host = (options.host or '').strip('[]')
+  if not host or '/' in host or (':' in host and not _is_address(host)):
     raise ConfigError(
-      f'--host={options.host or ""}: must be a name or an IPv4 address'
+      f'--host={options.host or ""}: must be a name or an IP address'
     )
   from selsync_jax.islands import credentials, server  # Import cryptography.
 
@@ -87,7 +97,7 @@ def main(arguments: Sequence[str]) -> None:
 
   try:
     point = server.CoordinatorServer(
-      *(options.islands, options.host, options.port, options.timeout, say),
+      *(options.islands, host, options.port, options.timeout, say),
       minimum=minimum,
       grace=options.grace,
       credentials=options.keep and credentials.kept_credentials(options.keep),
@@ -97,6 +107,9 @@ def main(arguments: Sequence[str]) -> None:
     raise RunError(
       f'--port={options.port}: this port cannot be opened'
     ) from error
+  # Each connection between islands that it passes on takes two files.
+  _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
   lines = [str(point.invitation)]
   if options.metrics is not None:
     from selsync_jax.islands import metrics  # Imports prometheus_client.

@@ -186,6 +186,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('join', about)
   about = "Port of the island's first process."
   line.flag('island_port', about, flags.port)
+  about = 'Send and receive messages only through the coordinator.'
+  line.switch('relay', about)
   line.set_defaults(
     island=os.environ.get('SELSYNC_ISLAND'),
     join=os.environ.get('SELSYNC_INVITATION'),
@@ -202,6 +204,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     raise ConfigError(
       f'--island_port={options.island_port}: only valid with --island'
     )
+  if options.relay and not options.island:
+    raise ConfigError('--relay: only valid with --island')
   if options.island:
     _check_island(options)
     options.workdir /= options.island  # All islands share one folder.
@@ -302,6 +306,7 @@ def _start(
     joining.Invitation.parse(options.join),
     timeout=options.cluster_timeout,
     port=options.island_port or 0,
+    relay=options.relay,
   )
   return stack.enter_context(
     joined(

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import hmac
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import ssl
 import time
 from typing import Any, NamedTuple
 
-from selsync_jax.cluster.connection import dial, frame, Frames
+from selsync_jax.cluster.connection import dial, frame, Frames, is_host_port
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.config import ConfigError, RunError
 
@@ -26,8 +27,8 @@ except ModuleNotFoundError as error:
     f"islands: {error}; pip install 'selsync-jax[islands]'"
   ) from error
 
-NAME = 'selsync'
-"""The host name in the certificate; the real host name is not checked."""
+SUFFIX = '.island.selsync'
+"""The end of the islands' host names; real host names are not checked."""
 
 
 class Credentials(NamedTuple):
@@ -44,10 +45,19 @@ class Credentials(NamedTuple):
   key: bytes
 
 
+_EACH = x509.DNSName(f'*{SUFFIX}')
+
+
+def host_name(token: str, island: str) -> str:
+  """Returns the host name of an island; strangers cannot guess it."""
+  digest = hmac.digest(token.encode(), island.encode(), 'sha256')
+  return digest.hex()[:32] + SUFFIX
+
+
 def create_credentials() -> Credentials:
   """Makes new credentials for a run, both certificate and token."""
   key = ec.generate_private_key(ec.SECP256R1())
-  name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
+  name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, 'selsync')])
   now = datetime.datetime.now(datetime.UTC)
   certificate = (
     x509.CertificateBuilder(name, name, key.public_key())
@@ -55,7 +65,7 @@ def create_credentials() -> Credentials:
     # Clocks may differ by hours.
     .not_valid_before(now - datetime.timedelta(days=2))
     .not_valid_after(now + datetime.timedelta(days=3650))
-    .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), False)
+    .add_extension(x509.SubjectAlternativeName([_EACH]), False)
     .sign(key, hashes.SHA256())
   )
   return Credentials(
@@ -80,9 +90,11 @@ def kept_credentials(path: pathlib.Path) -> Credentials:
       token, certificate, key = json.loads(path.read_text())
       kept = Credentials(token, certificate.encode(), key.encode())
       private = serialization.load_pem_private_key(kept.key, None)
-      known = x509.load_pem_x509_certificate(kept.certificate).public_key()
-      if known != private.public_key():
+      known = x509.load_pem_x509_certificate(kept.certificate)
+      if known.public_key() != private.public_key():
         raise ValueError('the key belongs to another certificate')
+      if SUFFIX.encode() not in known.public_bytes(serialization.Encoding.DER):
+        raise ValueError('an earlier version has made the certificate')
       if path.stat().st_mode & 0o077:
         raise ConfigError(
           f'--keep={path}: other users can read this file; make it private '
@@ -130,9 +142,7 @@ class Invitation:
   def parse(cls, text: str) -> 'Invitation':
     """Parses the output of `str`; raises `RunError` for any other text."""
     parts = text.strip().split('/')
-    host, _, port = parts[0].rpartition(':')
-    is_port = port.isdecimal() and 0 < int(port) < 2**16
-    if len(parts) != 3 or not host or not is_port:
+    if len(parts) != 3 or not is_host_port(parts[0]):
       raise RunError(
         f'{text!r} is not an invitation: HOST:PORT/TOKEN/FINGERPRINT, as the '
         'coordinator prints it'

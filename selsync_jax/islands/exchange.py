@@ -58,7 +58,8 @@ class FlightPeers(Peers):
   ):
     self._link, self._outbox, self._channel = link, outbox, channel
     self._credentials = credentials
-    self._connections = Connections(credentials)
+    own, relay = link.member.join.address, link.member.address
+    self._connections = Connections(credentials, own, relay)
     self._timeout = link.member.join.timeout
     self._step: int | None = None
     self._served: Key | None = None  # The last exchange.
@@ -119,7 +120,7 @@ class FlightPeers(Peers):
   def exchange(
     self, messages: Sequence[np.ndarray], about: About | None = None
   ) -> list[np.ndarray]:
-    self._connections.close_others(self._now.islands.values())
+    self._connections.close_others(self._now.islands.items())
     about = about or About('exchange', messages[0], messages)
     like = about.like
     place = self._arrive('average', about.operation, like.dtype, like.shape)
@@ -268,13 +269,14 @@ class FlightPeers(Peers):
     coordinator ends one of them.
     """
     name, member = self.names[sender], self._link.member
+    island = name, self._now.islands[name]
     # Before that, the coordinator ends an island that is silent everywhere.
     unreached, is_new, accuses = None, False, False
     while True:
       self._link.check()
       began = time.monotonic()
       try:
-        found = self._attempt(place, sender, start)
+        found = self._attempt(place, sender, island, start)
         if accuses:
           self._link.do(member.acquit, name)
         return found
@@ -282,12 +284,13 @@ class FlightPeers(Peers):
         self._link.check()  # The sender may have ended meanwhile.
         is_silent, unreached = time.monotonic() - began >= self._patience, None
         if is_silent and not is_new:  # Networks forget idle connections.
-          self._connections.close(self._now.islands[name])
+          self._connections.close(island)
           is_new = True
         elif is_silent:
           self._link.do(member.accuse, place, name)
           accuses = True
       except ERRORS:
+        self._connections.close(island)  # Another way may lead there.
         self._link.check()
         unreached = unreached or began
         if time.monotonic() - unreached >= self._timeout:
@@ -301,12 +304,11 @@ class FlightPeers(Peers):
     return PATIENCE + 2 * self._timeout
 
   def _attempt(
-    self, place: Place, sender: int, start: int
+    self, place: Place, sender: int, island: tuple[str, str], start: int
   ) -> tuple[messages.Array | None, list[Any]]:
     """Returns the result of `_call`, from one attempt."""
-    address = self._now.islands[self.names[sender]]
     wanted = messages.Piece(place.key, self.index, start)
-    writer, reader = self._connections.call(address, wanted, self._patience)
+    writer, reader = self._connections.call(island, wanted, self._patience)
     blocks, size = [], 0
     with writer, self._link.cancelling(reader.cancel):
       said = messages.array(reader.schema.metadata)

@@ -16,7 +16,8 @@ import numpy as np
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.messages import Key
 from selsync_jax.config import BusyError, ConfigError
-from selsync_jax.islands.credentials import Credentials, NAME
+from selsync_jax.islands.credentials import Credentials, host_name
+from selsync_jax.islands.relay import DialBack, HOST
 
 # It would print a line about each stranger, and many would fill a disk.
 os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
@@ -43,22 +44,29 @@ BLOCK = 1 << 20
 
 _COLUMNS = [('block', arrow.large_binary())]
 
+REACHING = 5.0
+"""Seconds in which an island must answer to be reached directly."""
+
 PATIENCE = 2.0
 """Seconds for which a call waits for a message that is not ready yet."""
 
 
 class Admission(flight.ServerMiddlewareFactory):
-  """Rejects every call that does not have the token."""
+  """Rejects every call that lacks the token, or is meant for another island.
 
-  def __init__(self, token: str):
-    self._expected = token.encode()
+  Private addresses are not unique, so a caller may reach another island.
+  """
+
+  def __init__(self, token: str, name: str):
+    self._expected = {'token': token.encode(), 'island': name.encode()}
 
   def start_call(self, info: Any, headers: Mapping[str, Sequence[str]]) -> None:
-    """Raises unless the call has the token."""
+    """Raises unless the call has the token and this island's host name."""
     del info
-    given = [str(value).encode() for value in headers.get('token', ())]
-    if not any(hmac.compare_digest(each, self._expected) for each in given):
-      raise flight.FlightUnauthenticatedError('wrong token')
+    for name, expected in self._expected.items():
+      given = [str(value).encode() for value in headers.get(name, ())]
+      if not any(hmac.compare_digest(each, expected) for each in given):
+        raise flight.FlightUnauthenticatedError(f'wrong {name}')
 
 
 class Outbox(flight.FlightServerBase):
@@ -67,10 +75,13 @@ class Outbox(flight.FlightServerBase):
   Args:
     address: the `host:port` to listen at; port 0 is a free one, see `port`.
     credentials: the run's credentials.
+    name: the island's name.
+    relay: `host:port` of the coordinator, which may call for others.
     limit: the most bytes per second that are sent; `None` sets no limit.
 
   Attributes:
     count: called with `sent_bytes`; see `Link.count`.
+    called: see `Link.called`.
     changed: held by a call that waits, and notified of messages and of the end;
       nothing else would wake a call when the server shuts down.
 
@@ -82,6 +93,8 @@ class Outbox(flight.FlightServerBase):
     self,
     address: str,
     credentials: Credentials,
+    name: str,
+    relay: str,
     limit: float | None = None,
   ):
     token, certificate, key = credentials
@@ -89,19 +102,21 @@ class Outbox(flight.FlightServerBase):
     self.count: Callable[..., None] = lambda **_: None
     self._limit, self._pacing, self._until = limit, threading.Lock(), 0.0
     self._messages: dict[Key, Sequence[np.ndarray]] = {}
+    host, _, port = address.rpartition(':')
     try:
       super().__init__(
         f'grpc+tls://{address}',
         tls_certificates=[(certificate, key)],
-        middleware={'token': Admission(token)},
+        middleware={'token': Admission(token, host_name(token, name))},
       )
     except ERRORS as error:
-      host, _, port = address.rpartition(':')
       reason, *_ = str(error).splitlines()
       hint = '; another program may use it' * (port != '0')
       raise BusyError(
         f'port {port}: cannot be opened at {host}: {reason}{hint}'
       ) from error
+    self._back = DialBack(relay, f'{host}:{self.port}')
+    self.called = self._back.called
     atexit.register(self.shutdown)
 
   def shutdown(self) -> None:
@@ -117,6 +132,7 @@ class Outbox(flight.FlightServerBase):
       ending.join(CLOSING)
     except RuntimeError:  # Python is exiting, and starts no more threads.
       super().shutdown()
+    self._back.shutdown()
 
   def __exit__(self, *exc: Any) -> None:
     self.shutdown()
@@ -137,6 +153,11 @@ class Outbox(flight.FlightServerBase):
     """Discards all messages."""
     with self.changed:
       self._messages.clear()
+
+  def list_actions(self, context: Any) -> list[Any]:
+    """Answers a caller that wants to know whether this is the island."""
+    del context
+    return []
 
   def do_exchange(
     self, context: Any, descriptor: Any, reader: Any, writer: Any
@@ -188,8 +209,8 @@ def content(batch: arrow.RecordBatch) -> arrow.Buffer | None:
   return batch.column(0)[0].as_buffer()
 
 
-def client(address: str, certificate: bytes) -> flight.FlightClient:
-  """Returns a client that trusts only this certificate.
+def client(address: str, certificate: bytes, name: str) -> flight.FlightClient:
+  """Returns a client that trusts only this certificate, for this host name.
 
   It finds a restarted server within a second or two. A call cannot be cancelled
   while it connects, so an attempt is short.
@@ -197,7 +218,7 @@ def client(address: str, certificate: bytes) -> flight.FlightClient:
   return flight.FlightClient(
     f'grpc+tls://{address}',
     tls_root_certs=certificate,
-    override_hostname=NAME,
+    override_hostname=name,
     generic_options=[
       ('grpc.enable_http_proxy', 0),  # Of the environment.
       ('grpc.min_reconnect_backoff_ms', 5000),  # Limit of an attempt.
@@ -207,38 +228,74 @@ def client(address: str, certificate: bytes) -> flight.FlightClient:
 
 
 class Connections:
-  """Cache of connections to servers of the run, each made at its first use."""
+  """Cache of connections to islands, each made at its first use.
 
-  def __init__(self, credentials: Credentials):
-    self._credentials = credentials
-    self._clients: dict[str, flight.FlightClient] = {}  # By address.
+  Args:
+    credentials: the run's credentials.
+    own: address of this island.
+    relay: `host:port` of the coordinator, which calls islands that cannot be
+      reached directly; if this one is relayed, all of them.
+  """
 
-  def call(self, address: str, wanted: messages.Piece, seconds: float) -> Any:
-    """Calls a server; returns a writer to it, and a reader of its answer.
+  def __init__(self, credentials: Credentials, own: str, relay: str):
+    self._credentials, self._own, self._relay = credentials, own, relay
+    self._clients: dict[tuple[str, str], flight.FlightClient] = {}
+
+  def call(
+    self, island: tuple[str, str], wanted: messages.Piece, seconds: float
+  ) -> Any:
+    """Calls an island; returns a writer to it, and a reader of its answer.
 
     The call fails after this many seconds.
-    """
-    found = self._clients.get(address)  # Another thread may remove it.
-    if not found:
-      found = client(address, self._credentials.certificate)
-      self._clients[address] = found
-    command = flight.FlightDescriptor.for_command(messages.encode(wanted))
-    options = call_options(self._credentials.token, seconds)
-    return found.do_exchange(command, options)
 
-  def close(self, address: str) -> None:
-    """Closes the connection to an address, if there is one."""
-    if found := self._clients.pop(address, None):
+    Args:
+      island: the island's name and address.
+      wanted: the part of a message to ask for.
+      seconds: the most seconds that it takes.
+    """
+    found = self._clients.get(island)  # Another thread may remove it.
+    if not found:
+      found = self._clients[island] = self._connect(*island)
+    command = flight.FlightDescriptor.for_command(messages.encode(wanted))
+    return found.do_exchange(command, self._options(island[0], seconds))
+
+  def _connect(self, name: str, address: str) -> flight.FlightClient:
+    """Connects to an island: directly, if it can be reached so."""
+    token, certificate, _ = self._credentials
+    asked = host_name(token, name)
+    if not (is_relayed(self._own) or is_relayed(address)):
+      direct = client(address, certificate, asked)
+      try:
+        [*direct.list_actions(self._options(name, REACHING))]
+        return direct
+      except ERRORS:
+        direct.close()
+    return client(self._relay, certificate, asked)
+
+  def _options(self, name: str, seconds: float) -> flight.FlightCallOptions:
+    return call_options(self._credentials.token, name, seconds)
+
+  def close(self, island: tuple[str, str]) -> None:
+    """Closes the connection to an island, if there is one."""
+    if found := self._clients.pop(island, None):
       found.close()
 
-  def close_others(self, addresses: Iterable[str]) -> None:
-    """Closes all connections except to some addresses."""
-    for address in {*self._clients}.difference(addresses):
-      self.close(address)
+  def close_others(self, islands: Iterable[tuple[str, str]]) -> None:
+    """Closes all connections except to some islands."""
+    for island in {*self._clients}.difference(islands):
+      self.close(island)
 
 
-def call_options(token: str, seconds: float | None) -> flight.FlightCallOptions:
-  """Returns the options of a call, with its deadline."""
+def is_relayed(address: str) -> bool:
+  """Returns whether an island is called only through the coordinator."""
+  return address.startswith(f'{HOST}:')
+
+
+def call_options(
+  token: str, name: str, seconds: float | None
+) -> flight.FlightCallOptions:
+  """Returns the options of a call to an island, with its deadline."""
+  headers = ('token', token), ('island', host_name(token, name))
   return flight.FlightCallOptions(
-    timeout=seconds, headers=[(b'token', token.encode())]
+    timeout=seconds, headers=[(k.encode(), v.encode()) for k, v in headers]
   )

@@ -95,6 +95,7 @@ class Island:
     timeout: float = 60.0,
     limit: float | None = None,
     port: int = 0,
+    relay: bool = False,
   ) -> 'Island':
     """Waits until all islands have joined, and returns this one.
 
@@ -112,6 +113,8 @@ class Island:
         from this one at once: 4 MiB for each must pass in twice the timeout.
       port: port at which the island's first process listens, for a firewall; 0
         is a free one.
+      relay: whether all messages of this island pass through the coordinator.
+        Otherwise, only those do that find no direct way.
 
     Raises:
       ConfigError: if an argument is out of its range, or the port cannot be
@@ -130,7 +133,9 @@ class Island:
     run |= {'trigger': strategy.trigger, 'averager': strategy.averager}
     invited = joining.Invitation.parse(invitation)
     say = functools.partial(print, file=sys.stderr)
-    peers = joining.join(invited, name, run, timeout, limit, port, say=say)
+    peers = joining.join(
+      invited, name, run, timeout, limit, port, relay, say=say
+    )
     return cls(peers, params, strategy)
 
   @property

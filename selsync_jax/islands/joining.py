@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from selsync_jax.cluster.connection import dial
+from selsync_jax.cluster.connection import dial, host_port
 from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import Member
@@ -29,6 +29,7 @@ from selsync_jax.islands.exchange import FlightPeers
 from selsync_jax.islands.flight import Outbox, PATIENCE, PIECE
 from selsync_jax.islands.led import Led
 from selsync_jax.islands.peers import Peers
+from selsync_jax.islands.relay import HOST
 
 
 def join(
@@ -38,6 +39,7 @@ def join(
   timeout: float = 60.0,
   limit: float | None = None,
   port: int = 0,
+  relay: bool = False,
   welcomes: bool = False,
   slot: int | None = None,
   say: Callable[[str], None] = lambda line: None,
@@ -57,6 +59,8 @@ def join(
     limit: the most bytes per second that this island sends in messages; `None`
       sets no limit.
     port: port to listen at; 0 is a free one.
+    relay: whether messages of this island, both ways, pass only through the
+      coordinator; otherwise, they do if another island cannot be reached.
     welcomes: whether this island admits islands while it runs.
     slot: slot that it had before, if it knows one.
     say: takes a line when this island waits long for others.
@@ -73,10 +77,13 @@ def join(
   def connect() -> Peers:
     key, host, certificate = ask(invitation, 'key', timeout)
     credentials = Credentials(invitation.token, certificate, key)
-    outbox = Outbox(f'{host}:{port}', credentials, limit)
+    host = '127.0.0.1' if relay else host
+    outbox = Outbox(
+      host_port(host, port), credentials, name, invitation.address, limit
+    )
     introduction = messages.Join(
       name,
-      f'{host}:{outbox.port}',
+      host_port(HOST if relay else host, outbox.port),
       {entry: messages.short(value) for entry, value in described.items()},
       timeout,
       welcomes,
@@ -93,7 +100,7 @@ def join(
         'ssl_handshake_timeout': timeout,
       },
     )
-    outbox.count = link.count
+    outbox.count, link.called = link.count, outbox.called
     try:
       link.run(link.member.enter())
     except BaseException as error:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from selsync_jax.cluster.connection import host_port
 from selsync_jax.config import ConfigError, RunError
 
 try:
@@ -68,6 +69,8 @@ def serve(read: Callable[[], Mapping[str, Any]], host: str, port: int) -> str:
       port, host, registry=metrics
     )
   except OSError as error:
-    line = f'--metrics={host}:{port}: cannot be opened: {error.strerror}'
+    line = (
+      f'--metrics={host_port(host, port)}: cannot be opened: {error.strerror}'
+    )
     raise RunError(line) from error
-  return f'http://{host}:{server.server_port}/metrics'
+  return f'http://{host_port(host, server.server_port)}/metrics'

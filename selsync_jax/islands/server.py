@@ -1,5 +1,9 @@
-"""The coordinator's server. It tracks the islands, and holds no weights."""
+"""The coordinator's server. It tracks the islands, and holds no weights.
 
+Its port is also that of the relay; see relay.py.
+"""
+
+import asyncio
 import atexit
 from collections.abc import Callable
 from concurrent import futures
@@ -13,7 +17,12 @@ import socket
 import time
 from typing import Any
 
-from selsync_jax.cluster.connection import FIRST, Frames
+from selsync_jax.cluster.connection import (
+  FIRST,
+  Frames,
+  host_port,
+  listen_everywhere,
+)
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.coordinator import Coordinator
 from selsync_jax.cluster.server import GREETING, Server
@@ -21,10 +30,12 @@ from selsync_jax.islands.credentials import (
   create_credentials,
   Credentials,
   fingerprint,
+  host_name,
   Invitation,
   server_context,
 )
 from selsync_jax.islands.journal import Journal
+from selsync_jax.islands.relay import Relay
 
 ANSWER = 5.0
 """Seconds until the status must be available."""
@@ -70,11 +81,11 @@ class CoordinatorServer(Server):
   ):
     self._credentials = credentials or create_credentials()
     token, certificate, key = self._credentials
-    context = server_context(certificate, key)
-    listening = socket.create_server(('0.0.0.0', port), backlog=2048)
+    self._tls = server_context(certificate, key)
+    listening = listen_everywhere(port, backlog=2048)
     self.port = listening.getsockname()[1]
     self.invitation = Invitation(
-      f'{host}:{self.port}', token, fingerprint(certificate)
+      host_port(host, self.port), token, fingerprint(certificate)
     )
     self._journal = Journal(say, log)
     self._strangers = 0
@@ -87,7 +98,9 @@ class CoordinatorServer(Server):
       self._journal.add,
     )
     super().__init__(machine, functools.partial(Frames, limit=FIRST))
-    self.listen(listening, ssl=context, ssl_handshake_timeout=GREETING)
+    self._relayed: set[str] = set()  # Names of islands.
+    self._securing: set[asyncio.Task[None]] = set()
+    self._relay = Relay(listening, islands, self._summon, self._take)
     atexit.register(self.shutdown)
 
   def status(self) -> dict[str, Any]:
@@ -127,8 +140,20 @@ class CoordinatorServer(Server):
   def shutdown(self) -> None:
     """Ends the connections; the islands then look for another coordinator."""
     atexit.unregister(self.shutdown)
+    self._relay.shutdown()
+    self._loop.call(self._cancel)
     super().shutdown()
     self._journal.close()
+
+  def _take(self, plain: socket.socket) -> None:
+    """Serves a caller that speaks to the coordinator itself, over TLS."""
+    self._loop.call(self._begin, plain)
+
+  def _summon(self, name: str, ticket: str) -> futures.Future[bool]:
+    """Gives a ticket to the island with a host name; see `Relay`."""
+    found = futures.Future[bool]()
+    self._loop.call(lambda: found.set_result(self._call(name, ticket)))
+    return found
 
   def __enter__(self) -> 'CoordinatorServer':
     return self
@@ -137,6 +162,39 @@ class CoordinatorServer(Server):
     self.shutdown()
 
   # The rest runs in the loop's thread.
+
+  def _begin(self, plain: socket.socket) -> None:
+    async def secure():
+      with contextlib.suppress(OSError):  # A stranger, or in a hurry.
+        await self._loop.loop.connect_accepted_socket(
+          self._caller,
+          plain,
+          ssl=self._tls,
+          ssl_handshake_timeout=GREETING,
+        )
+
+    task = self._loop.loop.create_task(secure())
+    self._securing.add(task)
+    task.add_done_callback(self._securing.discard)
+
+  def _cancel(self) -> None:
+    for task in self._securing:
+      task.cancel()
+
+  def _call(self, name: str, ticket: str) -> bool:
+    """Gives a ticket to an island; returns whether there is such an island."""
+    token = self._credentials.token
+    for seat in self._machine.present:
+      if host_name(token, seat.name) == name:
+        self._callers[seat.number].send(
+          messages.encode(messages.Called(ticket))
+        )
+        if seat.name not in self._relayed:
+          self._relayed.add(seat.name)
+          line = f'messages of {seat.name} pass through this coordinator'
+          self._journal.remark(line)
+        return True
+    return False
 
   def _greet(self, caller: Frames, content: bytes) -> None:
     """Admits a caller that has the token; rejects all others."""

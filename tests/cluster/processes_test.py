@@ -7,6 +7,7 @@ exchange them.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -106,6 +107,33 @@ def test_train_finds_slurm_without_a_flag(tmp_path):
     lines[-1].startswith('train.py: config.workers=3: 2 processes cannot even')
     for _, lines in ends
   )
+
+
+JOINS = """
+import selsync_jax as ss
+with ss.join() as cluster:
+  from selsync_jax.cluster import processes
+  print(processes.json_from_first(cluster.process + 7))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('host', ['127.0.0.1', '[::1]'])
+def test_processes_meet_whatever_proxy_the_environment_has(host, monkeypatch):
+  if host == '[::1]' and not socket.has_dualstack_ipv6():
+    pytest.skip('needs IPv6')
+  monkeypatch.delenv('grpc_proxy')  # The first that gRPC looks for.
+  for name in ('http_proxy', 'https_proxy', 'all_proxy'):
+    monkeypatch.setenv(name, 'http://127.0.0.1:9')
+  monkeypatch.setenv('JAX_NUM_PROCESSES', '2')
+  address = f'{host}:{live_runs.free_port()}'
+  monkeypatch.setenv('JAX_COORDINATOR_ADDRESS', address)
+  children = []
+  for index in '01':
+    monkeypatch.setenv('JAX_PROCESS_ID', index)
+    children.append(live_runs.start([sys.executable, '-c', JOINS]))
+  for code, lines in map(live_runs.outcome, children):
+    assert (code, lines[-1]) == (0, '7'), lines
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import Member, Regrouped
 from selsync_jax.config import RunError
 from selsync_jax.islands import exchange, flight
-from selsync_jax.islands.credentials import create_credentials
+from selsync_jax.islands.credentials import create_credentials, host_name
 from selsync_jax.islands.flight import Outbox
 from selsync_jax.islands.program import complete, cut
 from tests.support import live_runs
@@ -234,13 +234,17 @@ def test_who_reads_no_further_does_not_keep_one_that_ends(monkeypatch):
     np.zeros(1 << 26, np.uint8),
   )
   with (
-    Outbox('127.0.0.1:0', credentials) as box,
+    Outbox('127.0.0.1:0', credentials, 'maui', '') as box,
     futures.ThreadPoolExecutor(1) as pool,
   ):
     box.put((1, '', 1), [large])
-    with flight.client(f'127.0.0.1:{box.port}', credentials.certificate) as us:
+    with flight.client(
+      f'127.0.0.1:{box.port}',
+      credentials.certificate,
+      host_name(credentials.token, 'maui'),
+    ) as us:
       wanted = arrow.FlightDescriptor.for_command(WANTED)
-      options = flight.call_options(credentials.token, 120)
+      options = flight.call_options(credentials.token, 'maui', 120)
       _, reader = us.do_exchange(wanted, options)
       assert reader.schema  # It has begun.
       pool.submit(box.shutdown).result(timeout=20)
@@ -250,20 +254,22 @@ def test_who_reads_no_further_does_not_keep_one_that_ends(monkeypatch):
 def test_a_stranger_reads_nothing():
   credentials, other = create_credentials(), create_credentials()
   token = credentials.token
-  with Outbox('127.0.0.1:0', credentials) as box:
+  name = host_name(token, 'maui')
+  with Outbox('127.0.0.1:0', credentials, 'maui', '') as box:
     box.put((1, '', 1), [np.zeros(1)])
     address = f'127.0.0.1:{box.port}'
-    ours = flight.client(address, credentials.certificate)
+    ours = flight.client(address, credentials.certificate, name)
     cases = {
       'no token': (ours, arrow.FlightCallOptions(timeout=5)),
-      'another token': (ours, flight.call_options(token.swapcase(), 5)),
+      'another token': (ours, flight.call_options(token.swapcase(), 'maui', 5)),
+      'another island': (ours, flight.call_options(token, 'oahu', 5)),
       'another certificate': (
-        flight.client(address, other.certificate),
-        flight.call_options(token, 5),
+        flight.client(address, other.certificate, name),
+        flight.call_options(token, 'maui', 5),
       ),
       'no TLS': (
         arrow.FlightClient(f'grpc://{address}'),
-        flight.call_options(token, 5),
+        flight.call_options(token, 'maui', 5),
       ),
     }
     wanted = arrow.FlightDescriptor.for_command(WANTED)
@@ -276,4 +282,4 @@ def test_a_stranger_reads_nothing():
     for case in cases.values():
       with pytest.raises(arrow.FlightError):
         read(*case)
-    read(ours, flight.call_options(token, 5))
+    read(ours, flight.call_options(token, 'maui', 5))

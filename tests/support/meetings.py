@@ -12,7 +12,9 @@ from selsync_jax.islands.program import complete
 
 
 @contextlib.contextmanager
-def met(names, islands=None, *, timeout=20.0, welcomes=True, **served):
+def met(
+  names, islands=None, *, timeout=20.0, welcomes=True, relay=False, **served
+):
   """Serves a coordinator and joins islands, which leave at the end.
 
   Args:
@@ -20,6 +22,7 @@ def met(names, islands=None, *, timeout=20.0, welcomes=True, **served):
     islands: N, the number of islands; `None`: as many as names.
     timeout: timeout of each island.
     welcomes: whether each island admits islands while it runs.
+    relay: see `joining.join`.
     **served: see `CoordinatorServer`.
 
   Yields:
@@ -33,7 +36,7 @@ def met(names, islands=None, *, timeout=20.0, welcomes=True, **served):
     joined = []
 
     def join(name):
-      given = {'timeout': timeout, 'welcomes': welcomes}
+      given = {'timeout': timeout, 'welcomes': welcomes, 'relay': relay}
       peers = joining.join(point.invitation, name, 'a run', **given)
       joined.append(peers)
       return peers

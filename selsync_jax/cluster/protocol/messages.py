@@ -150,6 +150,16 @@ class Told(Message):
   content: bytes
 
 
+class Called(Message):
+  """Another island calls this one at the coordinator's port.
+
+  Attributes:
+    ticket: what to present there, at the beginning of a new connection.
+  """
+
+  ticket: Annotated[str, msgspec.Meta(pattern='^[0-9a-f]{32}$')]
+
+
 class Answer(Message):
   """The answer for all islands of a generation at a place.
 
@@ -170,7 +180,7 @@ class Membership(Message):
   Attributes:
     generation: index; 0 for an island that only prepares.
     identity: distinguishes generations of one index by different coordinators.
-    islands: address of each island's outbox by name, in the workers' order.
+    islands: `Join.address` of each island by name, in the workers' order.
     slots: name of the island in each slot of the run, or `FREE`.
     admissions: number of times that islands were admitted or released before.
   """
@@ -324,7 +334,9 @@ class Ended(Message):
 OF_ISLANDS = (
   Hello | Ask | Join | Arrived | Accused | Acquitted | Stop | Reached | Failed
 ) | Alive
-OF_COORDINATORS = Told | Membership | Answer | Stop | Last | Sign | Ended
+OF_COORDINATORS = (
+  Told | Called | Membership | Answer | Stop | Last | Sign | Ended
+)
 
 Kept = TypeVar('Kept', bound=Message)
 
