@@ -1,12 +1,15 @@
 """Tests whether the traffic between islands can be read on the network.
 
   python -m benchmarks.network.capture
+  python -m benchmarks.network.capture --relay
 
 Two islands average parameters on an emulated cluster
 (benchmarks/network/cluster.py), while one of the hosts records every packet of
-its interface. Then the other host sends the same parameters over plain TCP, to
-show that the search finds parameters that are readable. Prints one line, writes
-capture.json. The exit code is 1 if packets between the islands hold parameters.
+its interface. With `--relay`, it is the coordinator's host, and both islands
+are behind routers that masquerade. Then another host sends it the same
+parameters over plain TCP, to show that the search finds parameters that are
+readable. Prints two lines, writes capture.json. The exit code is 1 if packets
+between the islands hold parameters.
 """
 
 import argparse
@@ -22,11 +25,13 @@ import time
 import numpy as np
 
 from benchmarks.network import cluster as emulated
+from tests.support import masked
 
 PARAMETERS = np.full(200_000, 1.2345678, np.float32)
 SECRET = PARAMETERS[:16].tobytes()
 PORT = 7171
 EVERY_PROTOCOL = 3  # ETH_P_ALL, from linux/if_ether.h.
+RECEIVE_BUFFER_FORCE = 33  # SO_RCVBUFFORCE, from asm-generic/socket.h.
 
 
 @contextlib.contextmanager
@@ -36,6 +41,8 @@ def recorded(packets):
   kind = socket.htons(EVERY_PROTOCOL)
   with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, kind) as wire:
     wire.bind(('eth0', 0))
+    # Packets that find no room are not recorded.
+    wire.setsockopt(socket.SOL_SOCKET, RECEIVE_BUFFER_FORCE, 1 << 25)
     wire.settimeout(0.1)
 
     def listen():
@@ -85,25 +92,27 @@ def send():
 
 
 def inside(options):
-  """One of the two hosts; the first one records."""
+  """One of the hosts; the first one records."""
+  folder, index = pathlib.Path(options.folder), os.environ['JAX_PROCESS_ID']
+  if index != '0':
+    average(masked.invitation(folder), index)
+    (folder / f'done{index}').touch()
+    if index == '1':
+      send()
+    return {}
   from selsync_jax.islands.server import CoordinatorServer
 
-  folder = pathlib.Path(options.folder)
-  if os.environ['JAX_PROCESS_ID'] == '1':
-    while not (folder / 'invitation').exists():
-      time.sleep(0.1)
-    average((folder / 'invitation').read_text(), 1)
-    send()
-    return {}
   found = {}
   for name in ('islands', 'plain TCP'):
     packets: list[bytes] = []
     with recorded(packets):
-      if name == 'islands':
+      if name == 'islands' and options.masked:
+        masked.coordinate(2, folder)
+      elif name == 'islands':
         with CoordinatorServer(2, 'host0') as point:
           (folder / 'made').write_text(str(point.invitation))
           (folder / 'made').rename(folder / 'invitation')
-          average(str(point.invitation), 0)
+          average(str(point.invitation), index)
       else:
         receive()
     whole = b''.join(packets)
@@ -114,8 +123,13 @@ def inside(options):
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--out', default='capture.json')
+  about = 'record at the coordinator of islands that only dial out'
+  parser.add_argument('--relay', action='store_true', help=about, dest='masked')
   options = parser.parse_args()
-  found, _ = emulated.figures(inside, options, hosts=2, bandwidth='200mbit')
+  hosts = 2 + options.masked
+  found, *_ = emulated.figures(
+    inside, options, hosts=hosts, bandwidth='200mbit'
+  )
   pathlib.Path(options.out).write_text(json.dumps(found) + '\n')
   for name, each in found.items():
     can = 'can' if each['readable'] else 'cannot'

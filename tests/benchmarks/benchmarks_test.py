@@ -25,6 +25,7 @@ COMMANDS = {
   'network.hidden': [
     *('--hosts=2', '--size=1000', '--period=2', '--step=1', '--rounds=1')
   ],
+  'network.relay': ['--size=1000', '--period=2', '--rounds=1'],
   'network.votes': ['--islands', '2', '--votes=2'],
   'network.beside_peers': ['--sides=islands', '--workers=2', '--kills=1'],
   'network.wires': [
@@ -38,7 +39,8 @@ COMMANDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize('name', COMMANDS)
 def test_a_benchmark_prints_a_table_and_writes_a_json(name, tmp_path):
-  if name.startswith('network') and (reason := emulated.missing()):
+  masked = name == 'network.relay'
+  if name.startswith('network') and (reason := emulated.missing(masked=masked)):
     pytest.skip(reason)
   if name == 'speed.beside_torch':
     pytest.importorskip('torch', reason="needs the extra 'reference' (torch)")
