@@ -10,6 +10,11 @@ LSSR of other methods follows from their period.
   selsync plan --parameters=125M --step=200ms --workers=16
 
 plans for a model that this package does not have, and so does `plan` in Python.
+
+  selsync plan --hosts=4 --devices=8 --memory=80GB
+
+prints the fastest layouts (workers x data x fsdp) of these devices for the
+config's method, with the flags to train in each.
 """
 
 import argparse
@@ -19,7 +24,7 @@ from typing import Annotated, Any, TYPE_CHECKING
 
 from annotated_types import Ge
 
-from selsync_jax.commands import config_file, flags
+from selsync_jax.commands import config_file, flags, layouts
 from selsync_jax.config import ConfigError, Count, Positive, Share
 
 if TYPE_CHECKING:
@@ -56,7 +61,17 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('parameters', f'{about}; with --step.', flags.count)
   about = "Time of one worker's step of this model, such as 200ms."
   line.flag('step', about, flags.duration)
+  about = 'Choose workers x data x fsdp for this many hosts,'
+  line.flag('hosts', about, flags.of(Count))
+  line.flag(
+    'devices', 'each with this many devices (default 1),', flags.of(Count)
+  )
+  line.flag('memory', 'each with this memory (default 80GB).', flags.size)
   options = line.parse(arguments)
+  layouts.check(options)
+  if options.hosts:
+    layouts.show(options)
+    return
   is_given = _is_given(options)
   if options.workers:
     options.fields.append(f'--config.workers={options.workers}')

@@ -63,6 +63,15 @@ class Setup:
     """The shapes of one worker's state."""
     return jax.eval_shape(self._state, *self.problem.shapes.values())
 
+  def batch(self, examples: int) -> Any:
+    """Returns the shapes of one worker's batch."""
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(
+        (examples, *np.shape(x)[1:]), np.asarray(x).dtype
+      ),
+      self.problem.data.example,
+    )
+
   def train_step(self) -> Callable[[TrainState, Any], tuple[TrainState, Any]]:
     """Returns the compiled step of local workers; it donates the state."""
     return self.mapper.map_workers(self.worker_step(), donate=(0,))
@@ -107,13 +116,7 @@ class Setup:
     On one device, because JAX cannot lower a pmapped function of several
     processes from shapes alone.
     """
-    problem, workers = self.problem, self.mapper.workers
-    batch = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(
-        (problem.batch_size, *np.shape(x)[1:]), np.asarray(x).dtype
-      ),
-      problem.data.example,
-    )
+    workers, batch = self.mapper.workers, self.batch(self.problem.batch_size)
     alone = dataclasses.replace(self, mapper=Vmap(workers))
     shapes = abstract(self.shapes, workers), abstract(batch, workers)
     return jax.jit(alone.train_step()).lower(*shapes).as_text()

@@ -9,8 +9,9 @@ import pytest
 
 import selsync_jax as ss
 from selsync_jax.__main__ import run_command
-from selsync_jax.commands import plan
+from selsync_jax.commands import config_file, plan
 from selsync_jax.config import ConfigError
+from selsync_jax.devices.layout import Layout
 from selsync_jax.methods import METHODS
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
@@ -153,3 +154,43 @@ def test_any_model_can_be_planned_from_two_figures(capsys):
   )
   with pytest.raises(ConfigError, match=r"^bandwidth='1Gib': must be a number"):
     ss.plan(params, step_seconds=0.2, workers=8, bandwidth='1Gib')
+
+
+def layouts_of(capsys, *flags):
+  """The output of `plan` for a perceptron on two hosts of eight devices."""
+  own = '--config.data.backend=numpy', '--config.model.name=perceptron'
+  run_command(['plan', '--hosts=2', '--devices=8', *own, *flags])
+  return capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_best_layouts_are_shown_with_flags_that_train_in_them(
+  monkeypatch, capsys, tmp_path
+):
+  monkeypatch.chdir(tmp_path)
+  output = layouts_of(capsys, '--step=1ms', '--lssr=0.75')
+  assert '128 examples a step; a device computes its 8 in 1.00 ms' in output
+  flags = dict(re.findall('^(.*x.*x.*): (--.*)', output, re.M))
+  rows = re.findall(r'^(\S+x\S+) +(\S+) +0\.750 ', output, re.M)
+  steps = [float(step) for _, step in rows]
+  assert [*flags] == [name for name, _ in rows]
+  assert steps == sorted(steps) and len(steps) == 3
+  words = '--config.workers=2 --config.batch_size=64 --config.mapper=mesh'
+  assert flags['2x8x1'] == f'{words} --config.mesh.data=8'
+  own = config_file.settings('digits', flags['2x8x1'].split())
+  assert own.mapper == Layout(2, 8, 1)
+
+
+def test_layouts_that_do_not_fit_say_how_much_they_lack(
+  monkeypatch, capsys, tmp_path
+):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(SystemExit):
+    layouts_of(capsys, '--step=1ms', '--memory=1kB')
+  output, error = capsys.readouterr()
+  assert error.startswith('plan: --memory=1 kB: no layout fits')
+  found = re.findall('^(.*): does not fit, lacks (.*) kB', output, re.M)
+  lacking = {name: float(size) for name, size in found}
+  assert len(lacking) == 10
+  assert lacking['2x1x8'] < lacking['2x2x4'] < lacking['2x8x1']
+  assert '1x16x1, 1x8x2, 1x4x4, 1x2x8, 1x1x16: workers must be at' in output
