@@ -29,6 +29,9 @@ from .sync.averagers import no_averaging as no_averaging
 from .sync.averagers import outer as outer
 from .sync.averagers import subset_mean as subset_mean
 from .sync.budget import budgeted as budgeted
+from .sync.byzantine import centered_clip as centered_clip
+from .sync.byzantine import geometric_median as geometric_median
+from .sync.byzantine import trimmed_mean as trimmed_mean
 from .sync.change import measure as measure
 from .sync.change import MeasureState as MeasureState
 from .sync.consensus import AXIS as AXIS

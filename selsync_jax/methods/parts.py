@@ -30,6 +30,11 @@ from selsync_jax.sync import (
 )
 from selsync_jax.sync.alternation import interleave
 from selsync_jax.sync.budget import budgeted
+from selsync_jax.sync.byzantine import (
+  centered_clip,
+  geometric_median,
+  trimmed_mean,
+)
 from selsync_jax.sync.fda import fda
 from selsync_jax.sync.lazy import lazy
 from selsync_jax.sync.part import hand, inside, rebuild
@@ -61,6 +66,9 @@ PARTS: dict[str, dict[str, Constructor]] = {
     'groups': exchange.groups,
     'fragments': fragments.fragments,
     'robust_mean': robust_mean,
+    'geometric_median': geometric_median,
+    'centered_clip': centered_clip,
+    'trimmed_mean': trimmed_mean,
     'interleave': interleave,
   },
   'reducer': {

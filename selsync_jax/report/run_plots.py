@@ -22,7 +22,8 @@ KINDS = {
 }
 # Known columns that have no figure of their own.
 _UNDRAWN = {
-  *('lr', 'selection', 'overflow', 'budget_threshold', 'senders', 'renewed')
+  *('lr', 'selection', 'overflow', 'budget_threshold', 'senders', 'renewed'),
+  *('least_weighted', 'least_weight'),
 }
 _NON_IID = ('by_label', 'dirichlet')  # Partitions that are uneven on purpose.
 STEPS = 10  # How many steps of the slowest worker a timeline shows.

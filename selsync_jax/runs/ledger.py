@@ -14,7 +14,7 @@ from selsync_jax.sync.traffic import Traffic
 # The columns that parts of a method report.
 REPORTED = {
   *('threshold', 'budget_threshold', 'overflow', 'selection'),
-  *('senders', 'renewed'),
+  *('senders', 'renewed', 'least_weighted', 'least_weight'),
 }
 # The columns of rows that are not metrics of a task.
 COLUMNS = REPORTED | {

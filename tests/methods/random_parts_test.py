@@ -41,6 +41,8 @@ FIELDS: dict[str, dict[str, Any]] = {
   'groups': {'size': (2,)},
   'fragments': {'k': (1, 3), 'averager': 'averager'},
   'robust_mean': {'wire': 'wire'},
+  'centered_clip': {'radius': (1.0, 3.0), 'iterations': (1, 2)},
+  'trimmed_mean': {'drop': (0.25, 0.4)},
   'interleave': {'k': (1, 2), 'averager': 'averager', 'between': 'averager'},
   'at_sync': {'reducer': 'reducer'},
   'clipped': {'norm': (1.0,), 'reducer': 'reducer'},

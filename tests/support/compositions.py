@@ -208,4 +208,5 @@ SLOW = {
   *('muloco', 'edit', 'noloco', 'sparta', 'sparta, dense', 'gossip, ring'),
   *('gossip, random', 'gossip, late', 'groups', 'groups, random', 'exdyna'),
   *('lag', 'lag, 4 bits', 'wire int4', 'wire int2'),
+  *('averager centered_clip', 'averager trimmed_mean'),
 }
