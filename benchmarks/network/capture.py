@@ -8,8 +8,15 @@ Two islands average parameters on an emulated cluster
 its interface. With `--relay`, it is the coordinator's host, and both islands
 are behind routers that masquerade. Then another host sends it the same
 parameters over plain TCP, to show that the search finds parameters that are
-readable. Prints two lines, writes capture.json. The exit code is 1 if packets
-between the islands hold parameters.
+readable.
+
+Without `--relay`, also compares the recording with the audit of the island on
+that host: the bytes that its TCP connections carried to the other host, without
+the coordinator's, and the bytes of the audit. TLS and gRPC add some.
+
+Prints a line for each, writes capture.json. The exit code is 1 if packets
+between the islands hold parameters, or if the two numbers differ by more than
+1%.
 """
 
 import argparse
@@ -26,12 +33,16 @@ import numpy as np
 
 from benchmarks.network import cluster as emulated
 from tests.support import masked
+from tests.support.emulated import SUBNET
 
-PARAMETERS = np.full(200_000, 1.2345678, np.float32)
+PARAMETERS = np.full(1_000_000, 1.2345678, np.float32)
 SECRET = PARAMETERS[:16].tobytes()
 PORT = 7171
 EVERY_PROTOCOL = 3  # ETH_P_ALL, from linux/if_ether.h.
 RECEIVE_BUFFER_FORCE = 33  # SO_RCVBUFFORCE, from asm-generic/socket.h.
+IPV4, TCP = b'\x08\x00', 6
+ADDRESS = socket.inet_aton(f'{SUBNET}.1')  # Of the host that records.
+WORST = 0.01
 
 
 @contextlib.contextmanager
@@ -40,9 +51,9 @@ def recorded(packets):
   stop = threading.Event()
   kind = socket.htons(EVERY_PROTOCOL)
   with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, kind) as wire:
-    wire.bind(('eth0', 0))
     # Packets that find no room are not recorded.
-    wire.setsockopt(socket.SOL_SOCKET, RECEIVE_BUFFER_FORCE, 1 << 25)
+    wire.setsockopt(socket.SOL_SOCKET, RECEIVE_BUFFER_FORCE, 1 << 26)
+    wire.bind(('eth0', 0))
     wire.settimeout(0.1)
 
     def listen():
@@ -60,7 +71,28 @@ def recorded(packets):
       thread.join()
 
 
-def average(invitation, index):
+def carried(packets, without):
+  """The bytes that TCP carried from this host, except from one port.
+
+  Sequence numbers count them, so it does not matter if the recording lacks a
+  packet, or has one that was sent again.
+  """
+  first, length = {}, {}
+  for packet in packets:
+    ip = packet[14:]  # After the header of Ethernet.
+    if packet[12:14] != IPV4 or ip[9] != TCP or ip[12:16] != ADDRESS:
+      continue
+    tcp = ip[4 * (ip[0] & 15) :]
+    flow, number = tcp[:4], int.from_bytes(tcp[4:8])
+    size = int.from_bytes(ip[2:4]) - 4 * (ip[0] & 15) - 4 * (tcp[12] >> 4)
+    end = number - first.setdefault(flow, number) + size
+    length[flow] = max(length.get(flow, 0), end % (1 << 32))
+  return sum(
+    n for flow, n in length.items() if int.from_bytes(flow[:2]) != without
+  )
+
+
+def average(invitation, index, audit=None):
   """Averages the parameters as an island."""
   import jax.numpy as jnp
 
@@ -68,7 +100,7 @@ def average(invitation, index):
 
   params = jnp.asarray(PARAMETERS)
   strategy = ss.Strategy(ss.every(1), ss.mean())
-  island = ss.Island.join(invitation, f'{index}', params, strategy)
+  island = ss.Island.join(invitation, f'{index}', params, strategy, audit=audit)
   averaged = island.leave(island.after_step(params))
   assert (np.asarray(averaged) == PARAMETERS).all()
 
@@ -112,11 +144,16 @@ def inside(options):
         with CoordinatorServer(2, 'host0') as point:
           (folder / 'made').write_text(str(point.invitation))
           (folder / 'made').rename(folder / 'invitation')
-          average(str(point.invitation), index)
+          average(str(point.invitation), 0, folder / 'audit.jsonl')
+        port = point.port
       else:
         receive()
     whole = b''.join(packets)
     found[name] = {'bytes': len(whole), 'readable': SECRET in whole}
+    if name == 'islands' and not options.masked:
+      rows = map(json.loads, (folder / 'audit.jsonl').open())
+      audited = sum(row['bytes'] for row in rows if row.get('to') == '1')
+      found[name] |= {'carried': carried(packets, port), 'audited': audited}
   return found
 
 
@@ -137,6 +174,13 @@ def main() -> None:
   least = PARAMETERS.nbytes
   fine = all(each['bytes'] > least for each in found.values())
   fine &= found['plain TCP']['readable'] and not found['islands']['readable']
+  if not options.masked:
+    carried, audited = found['islands']['carried'], found['islands']['audited']
+    more = carried / audited - 1
+    print(
+      f'TCP carried {carried:,} bytes, the audit has {audited:,}: {more:+.2%}'
+    )
+    fine &= abs(more) <= WORST
   sys.exit(not fine)
 
 

@@ -29,7 +29,7 @@ class Link:
     dial: connects to the coordinator; raises `OSError` if that fails.
     frames: makes this end of a connection from the callables that `Frames`
       takes.
-    say: takes a line when this member waits long for others.
+    say: takes a line when this member waits long for others, see also `say`.
     tls: arguments of `create_connection` for TLS.
 
   Attributes:
@@ -85,6 +85,10 @@ class Link:
       done = self.member.done
       sums = {name: getattr(done, name) + n for name, n in more.items()}
       self.member.done = messages.changed(done, **sums)
+
+  def say(self, line: str) -> None:
+    """Says a line in a thread: a paused terminal must not block this one."""
+    threading.Thread(target=self._say, args=(line,), daemon=True).start()
 
   def check(self) -> None:
     """Raises the error that a flow would raise now, if any."""
@@ -187,8 +191,7 @@ class Link:
         if isinstance(message, messages.Called):
           self.called(message.ticket)
         if (line := self.member.waits) and not before:
-          # A paused terminal must not block this thread.
-          threading.Thread(target=self._say, args=(line,), daemon=True).start()
+          self.say(line)
       except ValueError:  # Another version serves there.
         line = f'the coordinator {self.member.address} runs another version'
         self.member.end(RunError(f'{line} of selsync_jax'))

@@ -188,6 +188,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.flag('island_port', about, flags.port)
   about = 'Send and receive messages only through the coordinator.'
   line.switch('relay', about)
+  about = 'File for the names, bytes, and digests of all that an island sends.'
+  line.flag('audit', about, pathlib.Path)
   line.set_defaults(
     island=os.environ.get('SELSYNC_ISLAND'),
     join=os.environ.get('SELSYNC_INVITATION'),
@@ -200,10 +202,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   options.spec = processes.process_spec(
     options.coordinator, options.num_processes, options.process_id
   )
-  if options.island_port and not options.island:
-    raise ConfigError(
-      f'--island_port={options.island_port}: only valid with --island'
-    )
+  for flag in ('island_port', 'audit'):
+    value = getattr(options, flag)
+    if value and not options.island:
+      raise ConfigError(f'--{flag}={value}: only valid with --island')
   if options.relay and not options.island:
     raise ConfigError('--relay: only valid with --island')
   if options.island:
@@ -307,6 +309,7 @@ def _start(
     timeout=options.cluster_timeout,
     port=options.island_port or 0,
     relay=options.relay,
+    audit=options.audit,
   )
   return stack.enter_context(
     joined(

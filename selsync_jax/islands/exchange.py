@@ -18,6 +18,7 @@ from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import ApartError, Flow
 from selsync_jax.cluster.protocol.messages import Key, Kind, Membership, Place
 from selsync_jax.config import RunError, Stopped
+from selsync_jax.islands.audit import Audit
 from selsync_jax.islands.credentials import Credentials
 from selsync_jax.islands.flight import (
   Connections,
@@ -28,6 +29,7 @@ from selsync_jax.islands.flight import (
   PATIENCE,
   PIECE,
 )
+from selsync_jax.islands.guard import Guard
 from selsync_jax.islands.peers import About, Peers, View
 from selsync_jax.islands.program import complete
 
@@ -54,9 +56,11 @@ class FlightPeers(Peers):
     link: Link,
     outbox: Outbox,
     credentials: Credentials,
+    audit: Audit,
     channel: str = '',
   ):
     self._link, self._outbox, self._channel = link, outbox, channel
+    self._audit, self._guard = audit, Guard(link.say)
     self._credentials = credentials
     own, relay = link.member.join.address, link.member.address
     self._connections = Connections(credentials, own, relay)
@@ -90,7 +94,9 @@ class FlightPeers(Peers):
     return self._link.agreement
 
   def channel(self, name: str) -> Peers:
-    return FlightPeers(self._link, self._outbox, self._credentials, name)
+    return FlightPeers(
+      self._link, self._outbox, self._credentials, self._audit, name
+    )
 
   def conclude(self) -> None:
     if self._served:
@@ -115,16 +121,24 @@ class FlightPeers(Peers):
       self.late.settle()
     self._link.run(enter())
     self._outbox.clear()
+    self._guard.clear()
     self._served = None
 
   def exchange(
     self, messages: Sequence[np.ndarray], about: About | None = None
   ) -> list[np.ndarray]:
     self._connections.close_others(self._now.islands.items())
+    # All islands send the same elements if one array is like each message.
+    is_part = about and all(x is about.received[0] for x in about.received)
     about = about or About('exchange', messages[0], messages)
     like = about.like
     place = self._arrive('average', about.operation, like.dtype, like.shape)
-    self._outbox.put(place.key, messages)
+    names = self.names
+
+    def sends(to, start, content):
+      self._audit.sends(names[to], place, content, start)
+
+    self._outbox.put(place.key, messages, sends)
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
     calls = {sender: futures.Future[np.ndarray]() for sender in senders}
     rest = iter(senders)
@@ -137,6 +151,8 @@ class FlightPeers(Peers):
     for sender, call in calls.items():
       received[sender] = call.result()
     self._serve(place.key)
+    if is_part:
+      self._guard.see(place, names, received)
     return received
 
   def _serve(self, key: Key | None) -> None:
@@ -185,9 +201,10 @@ class FlightPeers(Peers):
     return np.frombuffer(whole, message.dtype).reshape(message.shape).copy()
 
   def _vote(self, operation: str, message: np.ndarray) -> bytes:
-    whole = self._answer(
-      'vote', operation, message.dtype, message.shape, message.tobytes()
-    )
+    body = message.tobytes()
+    place = self._arrive('vote', operation, message.dtype, message.shape, body)
+    self._audit.sends('coordinator', place, body)
+    whole = self._link.run(self._link.member.answer(place))
     self._link.count(sent_bytes=message.nbytes, received_bytes=len(whole))
     return whole
 
@@ -202,6 +219,9 @@ class FlightPeers(Peers):
 
   def reach(self, step: int) -> None:
     self._link.do(self._link.member.reach, step)
+
+  def shows(self, arrays: Mapping[str, Any]) -> None:
+    self._audit.names(arrays)
 
   def averaged(self) -> None:
     self._link.count(averages=1)

@@ -50,6 +50,10 @@ REACHING = 5.0
 PATIENCE = 2.0
 """Seconds for which a call waits for a message that is not ready yet."""
 
+Sends = Callable[[int, int, np.ndarray], None]
+"""`sends(to, start, content)`, called before a piece of a message is sent: the
+index of the receiver, the offset of the piece, and its bytes."""
+
 
 class Admission(flight.ServerMiddlewareFactory):
   """Rejects every call that lacks the token, or is meant for another island.
@@ -101,7 +105,7 @@ class Outbox(flight.FlightServerBase):
     self.changed, self.is_closed = threading.Condition(), False
     self.count: Callable[..., None] = lambda **_: None
     self._limit, self._pacing, self._until = limit, threading.Lock(), 0.0
-    self._messages: dict[Key, Sequence[np.ndarray]] = {}
+    self._messages: dict[Key, tuple[Sequence[np.ndarray], Sends]] = {}
     host, _, port = address.rpartition(':')
     try:
       super().__init__(
@@ -137,11 +141,16 @@ class Outbox(flight.FlightServerBase):
   def __exit__(self, *exc: Any) -> None:
     self.shutdown()
 
-  def put(self, key: Key, messages: Sequence[np.ndarray]) -> None:
+  def put(
+    self,
+    key: Key,
+    messages: Sequence[np.ndarray],
+    sends: Sends = lambda to, start, content: None,
+  ) -> None:
     """Keeps the messages of an exchange, one for each island."""
     each = {id(x): np.asarray(x, order='C') for x in messages}
     with self.changed:
-      self._messages[key] = [each[id(x)] for x in messages]
+      self._messages[key] = [each[id(x)] for x in messages], sends
       self.changed.notify_all()
 
   def drop(self, key: Key) -> None:
@@ -174,10 +183,12 @@ class Outbox(flight.FlightServerBase):
       )
       if asked.key not in self._messages:
         raise flight.FlightTimedOutError('the message is not there yet')
-      message = self._messages[asked.key][asked.to]
+      found, sends = self._messages[asked.key]
+    message = found[asked.to]
     about = messages.Array(message.dtype.name, message.shape)
     schema = arrow.schema(_COLUMNS, metadata={'array': messages.encode(about)})
     piece = message.reshape(-1).view(np.uint8)[asked.start :][:PIECE]
+    sends(asked.to, asked.start, piece)
     writer.begin(schema)
     for at in range(0, piece.size or 1, BLOCK):
       block = piece[at : at + BLOCK]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 import functools
 import hashlib
+import pathlib
 import sys
 import time
 from typing import Any
@@ -56,6 +57,7 @@ class Island:
     trigger, averager = strategy.trigger, strategy.averager
     averager.check(peers.size)
     _check_equal(peers, params)
+    peers.shows(by_name(params))
     sends = strategy.sends({'params': params, 'model_state': {}}, peers.size)
     trigger = trigger.with_traffic(traffic(sends, params, peers.size))
 
@@ -75,7 +77,8 @@ class Island:
     self._has_left = False
     if isinstance(averager, Delayed):
       peers.late = self._behind = Behind(peers, averager)
-    self._trigger, self._watch, self._ended = trigger, Watch(), 0.0
+    self._trigger, self._averager = trigger, averager
+    self._watch, self._ended = Watch(), 0.0
     with jax.set_mesh(_NO_MESH):
       self._params = params = _plain(_placed_as(params, params))
       # Compiled, so that all of it lies where the parameters do. With states
@@ -96,10 +99,12 @@ class Island:
     limit: float | None = None,
     port: int = 0,
     relay: bool = False,
+    audit: pathlib.Path | None = None,
   ) -> 'Island':
     """Waits until all islands have joined, and returns this one.
 
-    Later it says on stderr for which islands it waits, and where.
+    Later it says on stderr for which islands it waits, and where, and which
+    ones have sent unusual values.
 
     Args:
       invitation: line that `selsync meet` prints.
@@ -115,10 +120,12 @@ class Island:
         is a free one.
       relay: whether all messages of this island pass through the coordinator.
         Otherwise, only those do that find no direct way.
+      audit: file to which everything that this island sends is added, as by
+        the flag `--audit`.
 
     Raises:
-      ConfigError: if an argument is out of its range, or the port cannot be
-        opened.
+      ConfigError: if an argument is out of its range, or the port or the audit
+        cannot be opened.
       RunError: if not enough islands join.
     """
     # This imports Arrow and cryptography.
@@ -134,7 +141,7 @@ class Island:
     invited = joining.Invitation.parse(invitation)
     say = functools.partial(print, file=sys.stderr)
     peers = joining.join(
-      invited, name, run, timeout, limit, port, relay, say=say
+      *(invited, name, run, timeout, limit, port, relay), say=say, audit=audit
     )
     return cls(peers, params, strategy)
 
@@ -194,6 +201,12 @@ class Island:
       self._params, self._taken = new, self._taken + 1
       self._peers.reach(self._taken)
       return _placed_as(params, new)
+
+  def metrics(self) -> dict[str, Any]:
+    """Returns what the trigger and the averager report, scalars by name."""
+    triggered, averaged = self._states
+    of_averager = self._averager.metrics(averaged)
+    return {**of_averager, **self._trigger.metrics(triggered)}
 
   def _measure(self, behind: Behind, departs: Any) -> None:
     """Measures steps, and tells the trigger how long an average travels."""

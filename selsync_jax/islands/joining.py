@@ -9,6 +9,7 @@ credentials of the run.
 from collections.abc import Callable, Mapping
 import functools
 import math
+import pathlib
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from selsync_jax.cluster.link import Link
 from selsync_jax.cluster.protocol import messages
 from selsync_jax.cluster.protocol.member import Member
 from selsync_jax.config import ConfigError
+from selsync_jax.islands.audit import Audit
 from selsync_jax.islands.credentials import (
   ask,
   client_context,
@@ -43,6 +45,7 @@ def join(
   welcomes: bool = False,
   slot: int | None = None,
   say: Callable[[str], None] = lambda line: None,
+  audit: pathlib.Path | None = None,
 ) -> Peers:
   """Joins a run, and returns its islands when all have joined.
 
@@ -63,11 +66,13 @@ def join(
       coordinator; otherwise, they do if another island cannot be reached.
     welcomes: whether this island admits islands while it runs.
     slot: slot that it had before, if it knows one.
-    say: takes a line when this island waits long for others.
+    say: takes a line when this island waits long for others, or when one
+      sends unusual values.
+    audit: file to which everything that this island sends is added.
 
   Raises:
-    ConfigError: if an argument is out of its range, or the port cannot be
-      opened.
+    ConfigError: if an argument is out of its range, or the port or the audit
+      cannot be opened.
     RunError: if the coordinator cannot be reached or refuses the island.
     FinishedError: if the run has finished; `enter` raises it later, too.
   """
@@ -75,6 +80,7 @@ def join(
   described = run if isinstance(run, Mapping) else {'what it runs': run}
 
   def connect() -> Peers:
+    evidence = Audit(audit, name)
     key, host, certificate = ask(invitation, 'key', timeout)
     credentials = Credentials(invitation.token, certificate, key)
     host = '127.0.0.1' if relay else host
@@ -107,7 +113,7 @@ def join(
       outbox.shutdown()
       link.close(link.member.fail, f'{error}')
       raise
-    return FlightPeers(link, outbox, credentials)
+    return FlightPeers(link, outbox, credentials, evidence)
 
   return Led(connect) if jax.process_count() > 1 else connect()
 

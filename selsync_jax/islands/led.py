@@ -59,8 +59,8 @@ class Led(Peers):
     _of_first, ('exchange', 'share', 'fold', 'land')
   )
   enter, admit, regroup = map(_without_late, ('enter', 'admit', 'regroup'))
-  channel, reach, averaged, close, fail = map(
-    _in_first, ('channel', 'reach', 'averaged', 'close', 'fail')
+  channel, reach, shows, averaged, close, fail = map(
+    _in_first, ('channel', 'reach', 'shows', 'averaged', 'close', 'fail')
   )
 
   def led(self, do: Callable[[Peers], Any]) -> Any:

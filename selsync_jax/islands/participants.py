@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from selsync_jax.array_names import by_name
 from selsync_jax.data.course import Course
 from selsync_jax.data.leases import Reader
 from selsync_jax.data.pace import Watch
@@ -118,6 +119,10 @@ class IslandParticipants(Participants):
     if isinstance(averager, Delayed):
       behind = Behind(self.peers, averager, self._form)
     self.peers.late = behind
+
+    policy, shapes = setup.strategy.optimizer_state, setup.shapes
+    moments = {'optimizer_state': shapes.moments} if policy.averages else {}
+    self.peers.shows(by_name(shapes.shared | moments))
 
     def call(state, batch):
       began = time.perf_counter()

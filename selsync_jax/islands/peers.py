@@ -4,7 +4,7 @@ A transport sends a message to each island and receives one from each.
 """
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import operator
 from typing import Any, NamedTuple
@@ -185,6 +185,9 @@ class Peers(abc.ABC):
 
   def reach(self, step: int) -> None:  # noqa: B027
     """Notes the last step that this island has taken, for `selsync status`."""
+
+  def shows(self, arrays: Mapping[str, Any]) -> None:  # noqa: B027
+    """Notes the arrays, by name, of which averages are made, for the audit."""
 
   def averaged(self) -> None:  # noqa: B027
     """Notes that an average has been applied, for `selsync status`."""

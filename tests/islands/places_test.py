@@ -116,10 +116,10 @@ def test_who_sends_a_wrong_message_ends_and_not_whoever_gets_it(
 ):
   each, put = join('abc', 2), Outbox.put
 
-  def put_wrong(box, key, messages):
+  def put_wrong(box, key, messages, sends):
     if box is each[1]._outbox:
       messages = [WRONG[wrong](messages[0])] * len(messages)
-    put(box, key, messages)
+    put(box, key, messages, sends)
 
   monkeypatch.setattr(Outbox, 'put', put_wrong)
   calls = [pool.submit(mean(LARGE), peers) for peers in each]
