@@ -178,17 +178,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     flags.of(Annotated[float, Ge(connection.LEAST)]),
     '60',
   )
-  about = 'Secret that the processes share. Default: SELSYNC_CLUSTER_TOKEN.'
+  about = 'Secret that the processes share, or SELSYNC_CLUSTER_TOKEN.'
   line.flag('cluster_token', about)
-  about = 'Train one worker, an island of this name. Default: SELSYNC_ISLAND.'
+  about = 'Name of the island to train, or SELSYNC_ISLAND.'
   line.flag('island', about, flags.name)
-  about = 'Invitation of `selsync meet`. Default: SELSYNC_INVITATION.'
+  about = 'Invitation of `selsync meet`, or SELSYNC_INVITATION.'
   line.flag('join', about)
   about = "Port of the island's first process."
   line.flag('island_port', about, flags.port)
-  about = 'Send and receive messages only through the coordinator.'
+  about = 'Exchange messages only through the coordinator.'
   line.switch('relay', about)
-  about = 'File for the names, bytes, and digests of all that an island sends.'
+  about = 'Record everything that the island sends in this file.'
   line.flag('audit', about, pathlib.Path)
   line.set_defaults(
     island=os.environ.get('SELSYNC_ISLAND'),
