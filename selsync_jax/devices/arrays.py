@@ -6,7 +6,7 @@ of all workers, and a process holds the parts on its devices. The mapper `mesh`
 and checkpoints use global arrays. With one process, both are the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 import numpy as np
 
+from selsync_jax.cluster import processes
 from selsync_jax.sync.consensus import AXIS
 
 
@@ -68,6 +69,31 @@ def everywhere(array: Any) -> Any:
     return array
   whole = NamedSharding(array.sharding.mesh, PartitionSpec())
   return jax.jit(jnp.asarray, out_shardings=whole)(array)
+
+
+def contents(tree: Any) -> Iterator[bytes]:
+  """Yields the content of each array of a tree, without its shape.
+
+  All processes must iterate over it; only the first one gets any.
+  """
+  for leaf in jax.tree.leaves(tree):
+    array = everywhere(leaf)
+    if processes.is_first():
+      yield np.asarray(array).tobytes()
+
+
+def from_contents(read: Callable[[int], bytes], like: Any) -> Any:
+  """Returns a tree from `contents`, of which `read` reads a number of bytes.
+
+  `like` has shapes, types and shardings, as arrays or `jax.ShapeDtypeStruct`s.
+  """
+
+  def place(like):
+    content = read(like.size * like.dtype.itemsize)
+    whole = np.frombuffer(content, like.dtype).reshape(like.shape)
+    return placed(whole, like.sharding)
+
+  return jax.tree.map(place, like)
 
 
 def _within_processes(array: Any) -> Any:

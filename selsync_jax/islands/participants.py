@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 import contextlib
+import json
 import pathlib
 import time
 from typing import Any
+import zlib
 
 import numpy as np
 
@@ -31,6 +33,7 @@ from selsync_jax.training.settings import Settings
 from selsync_jax.training.setup import Setup
 
 _OWN = 'config.mapper', 'config.mesh.'  # Islands may differ in these fields.
+_ADVICE = 'restore what is missing, or start all of them over with --restart'
 
 
 class IslandParticipants(Participants):
@@ -68,13 +71,13 @@ class IslandParticipants(Participants):
       RunError: if some islands have checkpoints, but no such one exists.
     """
     paths = {step: path for path in found if (step := int(path.name))}
-    takers = {step: resuming.takers(path) for step, path in paths.items()}
+    own = {step: takers(path) for step, path in paths.items()}
     self.peers.enter()
 
     def pack(step):
       return checkpoints.packed(paths[step]) if paths else b''
 
-    return self._begin(takers, pack)
+    return self._begin(own, pack)
 
   def _digests(self, digest: bytes) -> dict[str, bytes]:
     """Returns each island's digest of its program, by the island's name."""
@@ -210,9 +213,18 @@ class IslandParticipants(Participants):
   def _begin(
     self, takers: dict[int, Takers], pack: Callable[[int], bytes]
   ) -> Choice:
-    choice, copies = complete(self.peers, resuming.agree, takers, pack)
-    self.rounds.begin(self.peers.slots, copies)
-    return choice
+    chosen = complete(self.peers, resuming.agree, takers, pack, _ADVICE)
+    self.rounds.begin(self.peers.slots, chosen.copies)
+    return Choice(chosen.step, chosen.content)
+
+
+def takers(path: pathlib.Path) -> Takers:
+  """Returns the islands that share a checkpoint."""
+  record = checkpoints.read_record(path)
+  equal = json.dumps([record.get('leases'), record.get('pace')])
+  line = zlib.crc32(equal.encode())
+  present = record.get('present', record['workers'])
+  return Takers(present, record.get('original', -1), line)
 
 
 @contextlib.contextmanager

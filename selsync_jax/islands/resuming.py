@@ -1,17 +1,12 @@
-"""The checkpoint that islands resume from, and copies of it for others."""
+"""The state that islands resume from, and copies of it for others."""
 
 from collections.abc import Callable
-import json
-import pathlib
 from typing import NamedTuple
-import zlib
 
 import numpy as np
 
 from selsync_jax.config import RunError
 from selsync_jax.islands.peers import About, Peers
-from selsync_jax.runs import checkpoints
-from selsync_jax.runs.checkpoints import Choice
 
 _NONE = -2
 """Fills up a list of checkpoints; no step has this number."""
@@ -34,21 +29,27 @@ class Takers(NamedTuple):
   line: int = 0
 
 
-def takers(path: pathlib.Path) -> Takers:
-  """Returns the islands that share a checkpoint."""
-  record = checkpoints.read_record(path)
-  equal = json.dumps([record.get('leases'), record.get('pace')])
-  line = zlib.crc32(equal.encode())
-  present = record.get('present', record['workers'])
-  return Takers(present, record.get('original', -1), line)
+class Chosen(NamedTuple):
+  """The checkpoint that all islands resume from, as one of them gets it.
+
+  Attributes:
+    step: the checkpoint's step; -1 if there is none.
+    content: another island's copy, if this one gets one.
+    copies: maps each island that gets a copy to the island that sends it.
+  """
+
+  step: int
+  content: bytes | None
+  copies: dict[str, str]
 
 
 def agree(
   peers: Peers,
   takers: dict[int, Takers],
   pack: Callable[[int], bytes],
-) -> tuple[Choice, dict[str, str]]:
-  """Returns the checkpoint for this island, and which islands get copies.
+  advice: str,
+) -> Chosen:
+  """Returns the newest checkpoint that all islands have, or may get copies of.
 
   See `IslandParticipants.choose`.
 
@@ -56,8 +57,12 @@ def agree(
     peers: all islands.
     takers: `Takers` of this island's checkpoints, by step; the number is 0 for
       a checkpoint that the others have to resume from.
-    pack: returns a checkpoint as `packed` or `packed_state`; called by all
-      processes of the sending island, of which the first uses the result.
+    pack: returns the content of a checkpoint; called by all processes of the
+      sending island, of which the first uses the result.
+    advice: what to do if there is no such checkpoint.
+
+  Raises:
+    RunError: if there is no such checkpoint, but some islands have others.
   """
   own = [[step, *about] for step, about in takers.items()]
   most = int(peers.fold('pmax', np.array(len(own))))
@@ -88,8 +93,7 @@ def agree(
       for name, found in zip(peers.names, each, strict=True)
     )
     raise RunError(
-      f'the islands have no checkpoint in common: {", ".join(newest)}; '
-      'restore what is missing, or start all of them over with --restart'
+      f'the islands have no checkpoint in common: {", ".join(newest)}; {advice}'
     )
   (step, number, original, _), there = max(
     usable.items(),
@@ -100,7 +104,7 @@ def agree(
     slots = [peers.slots.index(name) for name in peers.names]
     there = [i for i in there if slots[i] == original] or there[:1]
   if len(there) == peers.size:
-    return Choice(step), {}
+    return Chosen(step, None, {})
   copies = {
     name: peers.names[there[0]]
     for i, name in enumerate(peers.names)
@@ -118,6 +122,4 @@ def agree(
       'copy', like, [nothing if has or i != donor else like for i in islands]
     ),
   )
-  if has:
-    return Choice(step), copies
-  return Choice(step, received[donor].tobytes()), copies
+  return Chosen(step, None if has else received[donor].tobytes(), copies)

@@ -8,13 +8,12 @@ only arrays and JSON, nothing that could be executed.
 from collections.abc import Callable, Generator, Iterator
 from concurrent import futures
 import contextlib
-import functools
 import io
 import json
 import pathlib
 import shutil
 import sys
-from typing import Any, IO, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 import zipfile
 import zlib
 
@@ -145,18 +144,8 @@ def packed_state(state: Any, record: dict[str, Any]) -> bytes:
   with zipfile.ZipFile(whole, 'w') as archive:
     archive.writestr(str(RECORD), json.dumps(record | {'format': FORMAT}))
     with archive.open(_ARRAYS, 'w', force_zip64=True) as file:
-      for leaf in jax.tree.leaves(state):
-        array = arrays.everywhere(leaf)
-        if processes.is_first():
-          file.write(np.asarray(array).tobytes())
+      file.writelines(arrays.contents(state))
   return whole.getvalue() if processes.is_first() else b''
-
-
-def _placed(file: IO[bytes], like: jax.ShapeDtypeStruct) -> Any:
-  """Reads the next array of a `packed_state`."""
-  content = file.read(like.size * like.dtype.itemsize)
-  whole = np.frombuffer(content, like.dtype).reshape(like.shape)
-  return arrays.placed(whole, like.sharding)
 
 
 def _unpacked(content: bytes) -> zipfile.Path:
@@ -392,7 +381,7 @@ class Checkpoints:
     """
     if self._arrived:
       with (self._arrived / _ARRAYS).open('rb') as file:
-        state = jax.tree.map(functools.partial(_placed, file), like)
+        state = arrays.from_contents(file.read, like)
       self._arrived = None
       self.save(self._newest, state, self.record)
       return state

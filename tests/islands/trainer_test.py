@@ -11,7 +11,7 @@ import pytest
 from selsync_jax.config import ConfigError, RunError
 from selsync_jax.devices import backend
 from selsync_jax.devices.slices import Slices
-from selsync_jax.islands import resuming, rounds
+from selsync_jax.islands import participants, resuming, rounds
 from selsync_jax.islands.board import Board
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.replay import replay
@@ -167,7 +167,7 @@ def test_all_go_on_from_the_newest_checkpoint_that_can_be_of_all(
   takers, chosen, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(
-    resuming, 'takers', lambda path: Takers(*json.loads(path.read_text()))
+    participants, 'takers', lambda path: Takers(*json.loads(path.read_text()))
   )
   monkeypatch.setattr(
     checkpoints, 'packed', lambda path: path.parent.name.encode()
@@ -274,10 +274,11 @@ def test_of_two_with_one_state_the_one_that_was_alone_has_the_original(
   board = Board(2, timeout=20)
 
   def go_on(index):
-    takers = {7: resuming.Takers(1, original=1)}
-    return resuming.agree(board.peers(index), takers, lambda step: b'packed')
+    takers = {7: Takers(1, original=1)}
+    pack, advice = lambda step: b'packed', ''
+    return resuming.agree(board.peers(index), takers, pack, advice)
 
   with futures.ThreadPoolExecutor(2) as pool:
     found = [*pool.map(go_on, range(2))]
   copies = {'0': '1'}
-  assert found == [(Choice(7, b'packed'), copies), (Choice(7), copies)]
+  assert found == [(7, b'packed', copies), (7, None, copies)]
