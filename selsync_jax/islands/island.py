@@ -1,32 +1,41 @@
 """One worker of a run, in a custom training loop and a separate program."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator
+import contextlib
 import functools
 import hashlib
 import pathlib
 import sys
 import time
 from typing import Any
+import zlib
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
 import numpy as np
 import optax
 
+from selsync_jax import user_errors
 from selsync_jax.array_names import by_name
 from selsync_jax.config import RunError
+from selsync_jax.data.leases import TERM
 from selsync_jax.data.pace import Watch
 from selsync_jax.devices.arrays import everywhere
+from selsync_jax.islands import loop_state, placement, resuming
 from selsync_jax.islands.behind import Behind, steps_of_travel
+from selsync_jax.islands.loop_state import Copy, Load, Save, State
 from selsync_jax.islands.peers import Peers
 from selsync_jax.islands.program import complete, cut
+from selsync_jax.islands.resuming import Chosen, Takers
 from selsync_jax.sync.budget import with_travel
 from selsync_jax.sync.delay import Delayed
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.sync.traffic import traffic
 
-_NO_MESH = Mesh(np.empty((), object), ())
+_ADVICE = (
+  'give each island its own state of the same step, or give save and load, so '
+  'that others get copies of the newest'
+)
 
 
 class Island:
@@ -42,24 +51,43 @@ class Island:
 
   Args:
     peers: all islands, as returned by `join`.
-    params: the parameters before the first step, equal on all islands.
+    params: the parameters before the first step, equal on all islands; or
+      saved with the `state`.
     strategy: a trigger and an averager.
+    state: an earlier island's `state()`, to resume from.
+    save: returns, as bytes, what the loop must hand over besides parameters:
+      the optimizer's state, and whatever else the next step depends on.
+      `after_step` calls it when an island joins, and `join` once.
+    load: `load(params, content)` continues from another island's parameters
+      and the content that its `save` has returned; `join` calls it.
 
   Raises:
     ValueError: if the strategy reduces gradients or changes the optimizer's
-      state, because an island sees neither.
-    RunError: if an island starts with other parameters; from any method, if
-      another island does not answer.
+      state, because an island sees neither; if `state` is one of another
+      strategy or number of islands; or if only one of `save` and `load` is
+      given, or `save` does not return bytes.
+    RunError: if an island starts with other parameters, or from another step
+      and without `load`; if a copy does not load; from any method, if another
+      island does not answer.
   """
 
-  def __init__(self, peers: Peers, params: Any, strategy: Strategy):
+  def __init__(
+    self,
+    peers: Peers,
+    params: Any,
+    strategy: Strategy,
+    *,
+    state: Any = None,
+    save: Save | None = None,
+    load: Load | None = None,
+  ):
     _check_strategy(strategy)
     trigger, averager = strategy.trigger, strategy.averager
     averager.check(peers.size)
-    _check_equal(peers, params)
     peers.shows(by_name(params))
-    sends = strategy.sends({'params': params, 'model_state': {}}, peers.size)
-    trigger = trigger.with_traffic(traffic(sends, params, peers.size))
+    islands = len(peers.slots)  # Equal on all, also on one that joins late.
+    sends = strategy.sends({'params': params, 'model_state': {}}, islands)
+    trigger = trigger.with_traffic(traffic(sends, params, islands))
 
     def step(before, params, grads, states):
       triggered, averaged = states
@@ -74,18 +102,24 @@ class Island:
 
     self._step, self._land = cut(step), cut(averager.land)
     self._peers, self._behind, self._taken = peers, None, 0
+    self._save, self._load, self._members = save, load, 0
     self._has_left = False
     if isinstance(averager, Delayed):
       peers.late = self._behind = Behind(peers, averager)
     self._trigger, self._averager = trigger, averager
     self._watch, self._ended = Watch(), 0.0
-    with jax.set_mesh(_NO_MESH):
-      self._params = params = _plain(_placed_as(params, params))
+    with jax.set_mesh(placement.NO_MESH):
+      self._params = placement.plain(placement.placed_as(params, params))
       # Compiled, so that all of it lies where the parameters do. With states
       # elsewhere, the second average would compile again.
       self._states: Any = jax.jit(
         lambda params: (trigger.init(params), averager.init(params))
-      )(params)
+      )(self._params)
+    before = None if state is None else self._state.replaced(state)
+    if peers.prepares:
+      self._prepare(params)
+      peers.enter()
+    self._begin(params, before)
 
   @classmethod
   def join(
@@ -95,6 +129,9 @@ class Island:
     params: Any,
     strategy: Strategy,
     *,
+    state: Any = None,
+    save: Save | None = None,
+    load: Load | None = None,
     timeout: float = 60.0,
     limit: float | None = None,
     port: int = 0,
@@ -102,6 +139,10 @@ class Island:
     audit: pathlib.Path | None = None,
   ) -> 'Island':
     """Waits until all islands have joined, and returns this one.
+
+    With `save` and `load` it may join islands that train. It compiles, and they
+    admit it after their next average, or within 100 steps. Then it continues
+    from another island's state. It tries `load` with its own `save` before.
 
     Later it says on stderr for which islands it waits, and where, and which
     ones have sent unusual values.
@@ -112,6 +153,10 @@ class Island:
         the names as text: `10` is before `2`.
       params: see the class.
       strategy: see the class.
+      state: see the class. An island that joins others that train, or whose
+        state is older than another's, gets a copy of the other's instead.
+      save: see the class.
+      load: see the class.
       timeout: seconds until an incomplete message is an error.
       limit: the most bytes per second that this island sends in messages, to
         leave bandwidth for others; `None` sets no limit. All islands may fetch
@@ -126,24 +171,37 @@ class Island:
     Raises:
       ConfigError: if an argument is out of its range, or the port or the audit
         cannot be opened.
-      RunError: if not enough islands join.
+      RunError: if not enough islands join. If the others have finished the
+        run meanwhile, its `code` is 0.
     """
     # This imports Arrow and cryptography.
     from selsync_jax.islands import joining
 
     _check_strategy(strategy)
     _check_params(params)
+    if state is not None:
+      loop_state.check(state, params, strategy)
+    loop_state.check_functions(save, load)
     run: dict[str, Any] = {
       f'parameter {name}': (np.shape(x), str(x.dtype))
       for name, x in by_name(params).items()
     }
     run |= {'trigger': strategy.trigger, 'averager': strategy.averager}
+    if save:
+      run['save and load'] = 'given'
     invited = joining.Invitation.parse(invitation)
     say = functools.partial(print, file=sys.stderr)
     peers = joining.join(
-      *(invited, name, run, timeout, limit, port, relay), say=say, audit=audit
+      *(invited, name, run, timeout, limit, port, relay),
+      welcomes=save is not None,
+      say=say,
+      audit=audit,
     )
-    return cls(peers, params, strategy)
+    with contextlib.ExitStack() as stack:
+      stack.push(peers)  # If this fails, the others hear of it at once.
+      island = cls(peers, params, strategy, state=state, save=save, load=load)
+      stack.pop_all()
+    return island
 
   @property
   def index(self) -> int:
@@ -154,6 +212,25 @@ class Island:
   def size(self) -> int:
     """N, the number of workers."""
     return self._peers.size
+
+  @property
+  def step(self) -> int:
+    """The number of steps that the islands have taken since the run's start."""
+    return self._taken
+
+  def state(self) -> dict[str, Any]:
+    """Returns arrays by name, to save with the parameters; `join` takes them.
+
+    They are the states of trigger and averager, such as a budget, an outer
+    momentum, and averages in flight, and this island's place in the run. Each
+    island saves its own, all after the same step.
+    """
+    return by_name(self._state)
+
+  @property
+  def _state(self) -> State:
+    islands = len(self._peers.slots)
+    return loop_state.state(self._taken, islands, self._members, self._states)
 
   def after_step(self, params: Any, grads: Any = None) -> Any:
     """Returns the parameters for the next step, averaged if an average is due.
@@ -179,13 +256,13 @@ class Island:
       )
     if self._behind:
       self._behind.arrived = None
-    with jax.set_mesh(_NO_MESH):
+    with jax.set_mesh(placement.NO_MESH):
       departs, new, self._states = complete(
         self._peers,
         self._step,
         self._params,
-        _plain(params),
-        _plain(grads),
+        placement.plain(params),
+        placement.plain(grads),
         self._states,
       )
       if self._behind and departs:
@@ -199,8 +276,81 @@ class Island:
         self._peers.averaged()
         _check_finite(new, params, self._taken + 1)
       self._params, self._taken = new, self._taken + 1
+      self._members = zlib.crc32('\n'.join(self._peers.names).encode())
       self._peers.reach(self._taken)
-      return _placed_as(params, new)
+      returned = placement.placed_as(params, new)
+    may_enter = averaged or self.size == 1 or self._taken % TERM == 0
+    if self._peers.admits and may_enter:
+      self._peers.admit()
+      self._agree({self._taken: self._takers})
+    return returned
+
+  def _begin(self, params: Any, state: State | None) -> None:
+    """Begins with all islands: from its state, a copy of another's, or new."""
+    own = {}
+    if state is not None and not self._peers.was_admitted:
+      self._resume(state)
+      own = {self._taken: self._takers}
+    chosen = self._agree(own)
+    if chosen.content is not None:
+      self._copy(chosen, params)
+    elif chosen.step < 0:
+      _check_equal(self._peers, params)
+
+  @property
+  def _takers(self) -> Takers:
+    """The islands that must have this island's state, to resume from it.
+
+    If islands load copies, one is enough.
+    """
+    return Takers(0 if self._load else self.size, line=self._members)
+
+  def _agree(self, own: dict[int, Takers]) -> Chosen:
+    """Agrees on the state from which all continue, and sends copies of it."""
+
+    def pack(step: int) -> bytes:
+      del step
+      assert self._save
+      content = loop_state.saved(self._save)
+      with jax.set_mesh(placement.NO_MESH):
+        return loop_state.pack(Copy(self._params, self._state, content))
+
+    return complete(self._peers, resuming.agree, own, pack, _ADVICE)
+
+  def _copy(self, chosen: Chosen, like: Any) -> None:
+    """Continues from another island's state; `like` places the parameters."""
+    assert self._load
+    assert chosen.content is not None
+    donor = chosen.copies[self._peers.names[self.index]]
+    with _loading(f'the copy of island {donor}'):
+      with jax.set_mesh(placement.NO_MESH):
+        copy = loop_state.unpack(chosen.content, self._params, self._state)
+        params = placement.placed_as(like, copy.params)
+      self._load(params, copy.content)
+    self._params = copy.params
+    self._resume(copy.state)
+
+  def _resume(self, state: State) -> None:
+    self._taken, self._members = int(state.step), int(state.members)
+    self._states = state.trigger, state.averager
+
+  def _prepare(self, like: Any) -> None:
+    """Compiles everything and tries `load`, while the others train."""
+    assert self._save
+    assert self._load
+    params, peers, grads = self._params, self._peers, None
+    if self._trigger.traits.meter:
+      grads = optax.tree.zeros_like(params)
+    with jax.set_mesh(placement.NO_MESH):
+      _, _, (_, averaged) = complete(
+        peers, self._step, params, params, grads, self._states
+      )
+      if self._behind:
+        self._behind.depart(averaged)
+      complete(peers, self._land, params, averaged)
+      given = placement.placed_as(like, params)
+    with _loading('what its own save returns'):
+      self._load(given, loop_state.saved(self._save))
 
   def metrics(self) -> dict[str, Any]:
     """Returns what the trigger and the averager report, scalars by name."""
@@ -225,12 +375,12 @@ class Island:
     Waits until the others have fetched this island's messages, and closes the
     connections. All islands leave after the same step.
     """
-    with jax.set_mesh(_NO_MESH):
-      own = _plain(params), self._states[1]
+    with jax.set_mesh(placement.NO_MESH):
+      own = placement.plain(params), self._states[1]
       landed = complete(self._peers, self._land, *own)
       self._peers.close()
       self._has_left = True
-      return _placed_as(params, landed)
+      return placement.placed_as(params, landed)
 
   def __enter__(self) -> 'Island':
     return self
@@ -254,6 +404,16 @@ def _check_strategy(strategy: Strategy) -> None:
       'islands support only no_reduction() and local(), not '
       f'{strategy.reducer} and {strategy.optimizer_state}'
     )
+
+
+@contextlib.contextmanager
+def _loading(what: str) -> Generator[None]:
+  """Raises an error of a user's `load` again, in one line."""
+  try:
+    yield
+  except Exception as error:
+    line = user_errors.one_line(error)
+    raise RunError(f'load: cannot load {what}: {line}') from error
 
 
 def _check_params(params: Any) -> None:
@@ -319,56 +479,6 @@ def _check_equal(peers: Peers, params: Any) -> None:
     if (other != own).any():
       raise RunError(
         f'island {name} starts with other parameters than '
-        f'{peers.names[peers.index]}; give all the same seed or weights'
+        f'{peers.names[peers.index]}; give all the same seed or weights, or to '
+        'resume, each its own state'
       )
-
-
-def _plain(tree: Any) -> Any:
-  """Returns a tree whose types do not say how its arrays are split.
-
-  All islands must trace the same program, whatever meshes they have. Therefore,
-  the caller's mesh is not set either while they trace.
-  """
-
-  def plain(sharding):
-    if not isinstance(sharding, NamedSharding):
-      return sharding
-    mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
-    return NamedSharding(mesh, sharding.spec)
-
-  leaves, structure = jax.tree.flatten(tree)
-  typed = _places(leaves)
-  places = [*map(plain, typed)]
-  if places == typed:
-    return tree
-  return jax.tree.unflatten(structure, jax.device_put(leaves, places))
-
-
-def _placed_as(like: Any, tree: Any) -> Any:
-  """Copies a tree to the placement of another tree's arrays.
-
-  The caller may donate the copy; an island keeps its own arrays.
-  """
-  leaves, structure = jax.tree.flatten(tree)
-  places = _places(jax.tree.leaves(like))
-  if places == _places(leaves) and None not in places:
-    copies = _copy(tuple(places))(leaves)
-  else:
-    copies = jax.device_put(leaves, places, may_alias=False)
-  return jax.tree.unflatten(structure, copies)
-
-
-def _places(leaves: Sequence[Any]) -> list[Any]:
-  """Returns the sharding of each array; `None` for arrays on no device."""
-  return [getattr(leaf, 'sharding', None) for leaf in leaves]
-
-
-@functools.cache
-def _copy(places: tuple[Any, ...]) -> Callable[[list[Any]], list[Any]]:
-  """Returns a function that copies arrays with these shardings.
-
-  One program takes a tenth of the time of a `device_put` for that many arrays.
-  """
-  return jax.jit(
-    lambda leaves: [*map(jnp.copy, leaves)], out_shardings=[*places]
-  )
