@@ -106,7 +106,7 @@ def integers(bits: int) -> Codec:
   return _packed(bits, quantize, lambda codes: codes)
 
 
-LEVELS, BORDER = (0.4528, 1.510), 0.9816
+LEVELS, BORDER = (0.4528, 1.5104), 0.9816
 """The best two sizes for a Gaussian of variance 1, and the border between."""
 
 

@@ -32,7 +32,7 @@ RATE = 'optimizer.learning_rate'
 
 _HALF = '+sync.delay.keep=0.5+sync.delay.extrapolate=0.5'
 _PARTS: Choices = {  # Parts of a method, where the config has not chosen.
-  'sync.wire': (OWN, 'bfloat16', 'int8', 'int4'),
+  'sync.wire': (OWN, 'bfloat16', 'int8', 'int4', 'int2'),
   'sync.delay': (
     OWN,
     *(f'{k}{mix}' for k in (1, 2, 4, 8) for mix in ('', _HALF)),
@@ -41,7 +41,7 @@ _PARTS: Choices = {  # Parts of a method, where the config has not chosen.
 }
 OF_AVERAGES = frozenset([*_PARTS, 'sync.trigger'])
 """Fields of averages of parameters."""
-_COARSE = 'int4', 'int8'
+_COARSE = 'int8', 'int4', 'int2'
 _LSSRS = (OWN, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
@@ -86,27 +86,27 @@ class Space(NamedTuple):
   ) -> Iterator[dict[str, Any]]:
     """Yields fields that average as often as a budget lets.
 
-    The averages are in int4 or int8, the coarsest that may be chosen: many
-    coarse averages are worth more than few fine ones (docs/evidence.md). The
-    learning rate is the config's, and twice that rate. All other fields are
+    The averages are in the two coarsest wires of `_COARSE` that may be chosen:
+    many coarse averages are worth more than few fine ones (docs/evidence.md).
+    The learning rate is the config's, and twice that rate. All other fields are
     the config's. A method that always exceeds the budget yields nothing.
     `fits` tells whether the method with some fields is within the budget.
     """
     choices = self.choices[method]
     wires = [w for w in _COARSE if _holds(choices.get('sync.wire', ()), w)]
-    changed = {'sync.wire': wires[0]} if wires else {}
-    for field in 'sync.period', 'sync.lssr':
-      own = self.own[method].get(field)
-      values = _ascending(choices.get(field, ()), own)
-      least = bisect.bisect_left(
-        values, True, key=lambda value: fits({**changed, field: value})
-      )
-      if least < len(values):
-        dense = {**changed, field: values[least]}
-        yield self._changed(method, dense)
-        rate = 2 * self.own[method].get(RATE, math.inf)
-        if _holds(choices.get(RATE, ()), rate):
-          yield self._changed(method, dense | {RATE: rate})
+    for changed in [{'sync.wire': wire} for wire in wires[-2:]] or [{}]:
+      for field in 'sync.period', 'sync.lssr':
+        own = self.own[method].get(field)
+        values = _ascending(choices.get(field, ()), own)
+        least = bisect.bisect_left(
+          values, True, key=lambda value: fits({**changed, field: value})
+        )
+        if least < len(values):
+          dense = {**changed, field: values[least]}
+          yield self._changed(method, dense)
+          rate = 2 * self.own[method].get(RATE, math.inf)
+          if _holds(choices.get(RATE, ()), rate):
+            yield self._changed(method, dense | {RATE: rate})
 
 
 def _holds(choice: Choice, value: Any) -> bool:

@@ -34,10 +34,16 @@ def test_a_method_may_average_as_often_as_a_budget_lets(every):
     return [*chosen.densest(method, fits)]
 
   def fits(fields):
-    return fields['sync.period'] >= 10
+    bits = int(fields['sync.wire'].removeprefix('int'))
+    return fields['sync.period'] >= bits * 2.5
 
   dense = {'sync.wire': 'int4', 'sync.period': 10}
-  assert found('local_sgd', fits) == [dense, dense | {space.RATE: 0.2}]
+  coarser = {'sync.wire': 'int2', 'sync.period': 5}
+  assert found('local_sgd', fits) == [
+    recipe
+    for each in (dense, coarser)
+    for recipe in (each, each | {space.RATE: 0.2})
+  ]
   assert found('local_sgd', lambda fields: False) == found('bsp', fits) == []
 
 
@@ -47,11 +53,22 @@ def test_a_budget_may_let_the_usual_share_of_steps_average():
   assert next(made) == {'sync.wire': 'int4', 'sync.lssr': 0.9}
 
 
-def test_a_budget_is_spent_on_the_coarsest_wire_that_may_be_chosen():
-  given = {'all': {'sync.wire': ('float32', 'int8')}}
+@pytest.mark.parametrize(
+  'names, spent',
+  [
+    (('float32', 'int8'), ['int8']),
+    (('int4', 'int8'), ['int8', 'int4']),
+    (('float32',), [None]),
+  ],
+)
+def test_a_budget_is_spent_on_the_coarsest_wires_that_may_be_chosen(
+  names, spent
+):
+  given = {'all': {'sync.wire': names}}
   chosen, _ = build('local_sgd', given=given)
-  made = chosen.densest('local_sgd', lambda fields: True)
-  assert next(made) == {'sync.wire': 'int8', 'sync.period': 2}
+  made = [*chosen.densest('local_sgd', lambda fields: True)]
+  assert [fields.get('sync.wire') for fields in made[::2]] == spent
+  assert {fields['sync.period'] for fields in made} == {2}
 
 
 def test_the_value_of_the_config_is_in_every_list():
@@ -78,7 +95,9 @@ HALF = '+sync.delay.keep=0.5+sync.delay.extrapolate=0.5'
 
 def test_parts_are_chosen_where_the_method_accepts_them(every):
   found = every[0].choices
-  assert found['local_sgd']['sync.wire'] == (OWN, 'bfloat16', 'int8', 'int4')
+  assert found['local_sgd']['sync.wire'] == (
+    *(OWN, 'bfloat16', 'int8', 'int4', 'int2'),
+  )
   late = [f'{k}{mix}' for k in (1, 2, 4, 8) for mix in ('', HALF)]
   assert found['local_sgd']['sync.delay'] == (OWN, *late)
   assert found['edit']['sync.delay'] == (OWN, *late)  # Its mean has two rounds.
@@ -213,7 +232,7 @@ def test_a_wrong_file_is_one_line_that_names_the_place(text, line, tmp_path):
   'given, line',
   [
     ({'diloco': {'sync.periods': (1, 2)}}, 'this config has no such field'),
-    ({'all': {'sync.wire': ('int3',)}}, "'int3' is not one of float32"),
+    ({'all': {'sync.wire': ('int5',)}}, "'int5' is not one of float32"),
     ({'diloco': {'sync.period': Range(0, 5, log=False)}}, 'must be in [1,'),
   ],
 )
