@@ -68,6 +68,7 @@ def report_accuracy(
   pairs: Mapping[str, tuple[float, float]],
   head: str = '',
   title: str = '',
+  limit: float = LIMIT,
 ) -> None:
   """Reports predicted and measured figures, and the largest error.
 
@@ -77,6 +78,7 @@ def report_accuracy(
     pairs: the predicted and the measured figure, by name.
     head: what the names, or the figures, are.
     title: a line above the table.
+    limit: the largest error that is allowed.
   """
   off = {name: guess / found - 1 for name, (guess, found) in pairs.items()}
   worst = max(map(abs, off.values()))
@@ -88,7 +90,7 @@ def report_accuracy(
     out,
     result | {'worst': worst},
     table.Table((head, 'predicted', 'measured', 'off'), rows, title),
-    notes=[f'off by {worst:.1%} at most; the limit is {LIMIT:.0%}'],
+    notes=[f'off by {worst:.1%} at most; the limit is {limit:.0%}'],
   )
 
 

@@ -23,7 +23,7 @@ def check(options: argparse.Namespace) -> None:
   if options.hosts is None:
     wrong, rule = ('devices', 'memory'), 'only valid with --hosts'
   else:
-    wrong = 'workers', 'parameters'
+    wrong = 'workers', 'parameters', 'probe'
     rule = 'cannot be combined with --hosts, which plans workers of a config'
   for name in wrong:
     if getattr(options, name) is not None:

@@ -15,11 +15,19 @@ plans for a model that this package does not have, and so does `plan` in Python.
 
 prints the fastest layouts (workers x data x fsdp) of these devices for the
 config's method, with the flags to train in each.
+
+  selsync plan --probe=INVITATION
+
+on each host of the islands that `selsync meet` waits for measures the bandwidth
+and the latency between them, and plans with the worst of each.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
+import functools
 import math
+import os
+import socket
 from typing import Annotated, Any, TYPE_CHECKING
 
 from annotated_types import Ge
@@ -30,6 +38,7 @@ from selsync_jax.config import ConfigError, Count, Positive, Share
 if TYPE_CHECKING:
   import ml_collections
 
+  from selsync_jax.islands.probing import IslandNetwork, Links
   from selsync_jax.report import tables
   from selsync_jax.training.step_cost import Cost
 
@@ -40,6 +49,14 @@ step = compute + collectives at each step
 an all-reduce of b bytes
   = 2 (N-1)/N x b / bandwidth + 2 (N-1) x latency"""
 
+ISLANDS = """\
+step = compute + collectives at each step
+  + (1 - LSSR) x (collectives and computation of an average + latency)
+  - time hidden behind compute
+an all-reduce of b bytes
+  = 2 (N-1)/N x b / bandwidth + 2 ceil((N-1)/4) x latency"""
+"""The formula for islands, which fetch from four others at a time."""
+
 DETAILS = ('delay', 'hidden', 'vote', 'average', 'sent')
 """Columns that a narrow terminal has no room for, the least important first."""
 
@@ -47,13 +64,18 @@ DETAILS = ('delay', 'hidden', 'vote', 'average', 'sent')
 def main(arguments: Sequence[str]) -> None:
   """Measures a step, adds the network, and prints the table."""
   line = flags.CommandLine('plan', config=config_file.DEFAULT)
-  about = "Number of workers. Default: the config's."
+  about = "Number of workers. Default: the config's, or all probed islands."
   line.flag('workers', about, flags.of(Count))
   about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
-  line.flag('bandwidth', about, flags.bandwidth, '1Gbit')
+  line.flag('bandwidth', f'{about} Default: 1Gbit.', flags.bandwidth)
   about = 'Bandwidth between the devices of a worker, per direction.'
   line.flag('inner-bandwidth', about, flags.bandwidth, '100GB/s')
-  line.flag('latency', 'One-way latency of a message.', flags.latency, '1ms')
+  about = 'One-way latency of a message. Default: 1ms.'
+  line.flag('latency', about, flags.latency)
+  about = 'Measure both between islands, with the invitation of `selsync meet`.'
+  line.flag('probe', about)
+  about = "Name of this island. Default: SELSYNC_ISLAND, or the host's name."
+  line.flag('island', about, flags.name)
   about = "LSSR of SelSync, in [0, 1). Default: its budget's, or 0.9."
   line.flag('lssr', about, flags.of(Share))
   line.flag('steps', 'Steps to measure.', flags.of(Annotated[int, Ge(3)]), '20')
@@ -69,6 +91,7 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('memory', 'each with this memory (default 80GB).', flags.size)
   options = line.parse(arguments)
   layouts.check(options)
+  _check_network(options)
   if options.hosts:
     layouts.show(options)
     return
@@ -85,7 +108,6 @@ def main(arguments: Sequence[str]) -> None:
   if lssr is None:
     lssr = config.sync.get('lssr') or adaptive.LSSR
   devices = 1 if is_given else math.prod(config.mesh.values())
-  links = network.Network(config.workers, options.bandwidth, options.latency)
   within = network.Network(devices, options.inner_bandwidth, 0.0)
   backend.start(config.device)
   # Importing TensorFlow is slow; mistakes were reported above.
@@ -95,7 +117,58 @@ def main(arguments: Sequence[str]) -> None:
     measured = step_cost.given(config, options.parameters, options.step)
   else:
     measured = step_cost.measure(config, options.steps)
-  _print_costs(configs, measured, links, within, lssr, options.steps)
+  links = network.Network(config.workers, options.bandwidth, options.latency)
+  work = None
+  if options.probe:
+    from selsync_jax.islands import probing  # Imports Arrow and cryptography.
+
+    links, work = _probed(options, measured.shared), probing.work
+  _print_costs(configs, measured, links, within, lssr, options.steps, work)
+
+
+def _check_network(options: argparse.Namespace) -> None:
+  """Fills in the default network, or checks the flags of a probe."""
+  for name, default in {'bandwidth': 1e9, 'latency': 1e-3}.items():
+    if getattr(options, name) is None:
+      setattr(options, name, default)
+    elif options.probe:
+      raise ConfigError(f'--{name}: leave it out; --probe measures it')
+  if options.probe:
+    from selsync_jax.islands import credentials  # Imports cryptography.
+
+    credentials.Invitation.parse(options.probe)
+  elif options.island:
+    raise ConfigError(f'--island={options.island}: only valid with --probe')
+
+
+def _probed(options: argparse.Namespace, shared: Any) -> 'IslandNetwork':
+  """Measures the links between islands that average `shared`; prints them."""
+  from selsync_jax.islands import probing
+  from selsync_jax.report import tables
+  from selsync_jax.sync.traffic import nbytes
+
+  own = options.island or os.environ.get('SELSYNC_ISLAND')
+  name, size = own or socket.gethostname(), nbytes(shared['params'])
+  links = probing.probe(options.probe, name, round(size))
+  title = 'Mbit/s and ms, from the island of a row to that of a column'
+  tables.show(_matrix(links), title, 'from')
+  return links.network(options.workers or len(links.names))
+
+
+def _matrix(links: 'Links') -> 'tables.Table':
+  """Returns the bandwidth and the latency of each pair of islands."""
+  from selsync_jax.report.tables import Cell, NONE
+
+  each = zip(
+    links.names, links.bandwidth / 1e6, 1e3 * links.latency, strict=True
+  )
+  return {
+    name: {
+      to: NONE if to == name else Cell(None, f'{rate:.4g}, {ms:.2f}')
+      for to, rate, ms in zip(links.names, rates, times, strict=True)
+    }
+    for name, rates, times in each
+  }
 
 
 def plan(
@@ -214,10 +287,11 @@ def _configs(
   }
 
 
-def _print_costs(configs, measured, links, within, lssr, steps):
+def _print_costs(configs, measured, links, within, lssr, steps, work):
   """Prints all methods' costs.
 
-  `links` is the network between workers, `within` the one inside a worker.
+  `links` is the network between workers, `within` the one inside a worker. If
+  the workers are islands, `work` measures the computation of an average.
   """
   from selsync_jax import methods
   from selsync_jax.report import facts, tables
@@ -236,6 +310,7 @@ def _print_costs(configs, measured, links, within, lssr, steps):
     {name: config.sync.to_dict() for name, config in configs.items()},
     context,
     *about,
+    work and functools.partial(work, nbytes=size),
   )
   lines = [f'{method}: {reason}' for method, reason in impossible.items()]
   if not costs:  # All methods share the mistake.
@@ -251,7 +326,7 @@ def _print_costs(configs, measured, links, within, lssr, steps):
       f'shared by {within.workers} devices: {1e3 * compute:.2f} ms,\n'
       f'of which {1e3 * shared:.2f} ms for communication'
     )
-  print(f'\n{FORMULA}\n')
+  print(f'\n{ISLANDS if work else FORMULA}\n')
   tables.show(_table(costs, bsp), spare=DETAILS)
   print(*lines, sep='\n')
 

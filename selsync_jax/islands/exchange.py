@@ -6,6 +6,7 @@ islands at a time, so that a late island leaves no link idle.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
+import functools
 import threading
 import time
 from typing import Any, NoReturn
@@ -154,6 +155,20 @@ class FlightPeers(Peers):
     if is_part:
       self._guard.see(place, names, received)
     return received
+
+  def serve(self, message: np.ndarray) -> Callable[[int], np.ndarray]:
+    """Serves a message to all islands; returns a function that fetches one's.
+
+    All islands serve a message of the same type and shape. Each may fetch from
+    any other, as often as it likes, until all call this again or leave.
+    """
+    about = About('probe', message, [message] * self.size)
+    place = self._arrive(
+      'average', about.operation, message.dtype, message.shape
+    )
+    self._outbox.put(place.key, about.received)
+    self._serve(place.key)
+    return functools.partial(self._fetch, place, about)
 
   def _serve(self, key: Key | None) -> None:
     """Serves an exchange, and stops serving the one before it.

@@ -25,9 +25,18 @@ class Network(NamedTuple):
 
   def seconds(self, collective: Collective) -> float:
     """Returns a collective's seconds, per step or synchronization."""
-    rounds = KINDS[collective.kind].rounds(self.workers) * collective.rate
+    rounds = self.rounds(collective) * collective.rate
     bits = 8 * collective._replace(senders=1).sent(self.workers)
     return bits / self.bandwidth + rounds * self.latency
+
+  @property
+  def agreement(self) -> float:
+    """Seconds in which workers agree that all have an average."""
+    return 0.0
+
+  def rounds(self, collective: Collective) -> int:
+    """Returns the number of consecutive messages, each with a latency."""
+    return KINDS[collective.kind].rounds(self.workers)
 
 
 def bandwidth(text: str) -> float:

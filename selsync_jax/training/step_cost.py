@@ -5,7 +5,7 @@ waits for a vote or an average does not compute.
 """
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 import math
 import statistics
@@ -19,6 +19,7 @@ import optax
 
 from selsync_jax import methods
 from selsync_jax.models import tasks
+from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.copies import Leaves, NONE, parameter_copies
 from selsync_jax.sync.delay import delayed
 from selsync_jax.sync.network import Network
@@ -60,13 +61,15 @@ def cost(
   lssr: float,
   opt_state: Any = (),
   compute: float = 0.0,
+  work: float = 0.0,
 ) -> Cost:
   """Returns the cost of a step of a method on a network.
 
   `shared` is `{'params', 'model_state'}` of one worker, and `lssr` is for a
   method without a fixed period. The workers compute for `compute` seconds a
   step, in which late collectives travel. With a delay of d steps there is at
-  most one synchronization in d steps.
+  most one synchronization in d steps. An average takes `work` seconds of a
+  worker's own computation; no delay hides it, because a device is busy.
   """
   averager, workers = strategy.averager, network.workers
   if (period := strategy.trigger.traits.period) is not None:
@@ -93,6 +96,8 @@ def cost(
   every = sum(sends.values(), ())
   vote, _ = waited(votes)
   average, hidden = waited(every[len(votes) :])
+  if messages:
+    average += often['sync'] * (work + network.agreement)
   delay = None
   if compute and (averager.steps_late or _may_be_late(strategy)):
     delay = math.ceil(sum(map(network.seconds, messages)) / compute)
@@ -115,18 +120,21 @@ def costs(
   lssr: float,
   opt_state: Any = (),
   compute: float = 0.0,
+  work: Callable[[Averager], float] | None = None,
 ) -> tuple[dict[str, Cost], dict[str, str]]:
   """Returns the cost of each method, and why some methods cannot be used.
 
   Both are by name. `fields` has the `sync` of each method's config; see `cost`
-  for the other arguments.
+  for the other arguments; `work` returns that of an averager.
   """
   found, impossible = {}, {}
   for name, sync in fields.items():
     try:
       strategy = methods.create_strategy(context=context, **sync)
       strategy.averager.check(network.workers)
-      found[name] = cost(strategy, shared, network, lssr, opt_state, compute)
+      about = shared, network, lssr, opt_state, compute
+      own = work(strategy.averager) if work else 0.0
+      found[name] = cost(strategy, *about, own)
     except ValueError as error:  # The parts or this many workers do not fit.
       impossible[name] = str(error)
   return found, impossible

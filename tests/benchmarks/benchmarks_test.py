@@ -26,6 +26,10 @@ COMMANDS = {
     *('--hosts=2', '--size=1000', '--period=2', '--step=1', '--rounds=1')
   ],
   'network.relay': ['--size=1000', '--period=2', '--rounds=1'],
+  'network.grid': [
+    *('--hosts=2', '--bandwidths=100mbit', '--periods=2', '--wires=int4'),
+    *('--size=1000', '--step=1', '--steps=4'),
+  ],
   'network.votes': ['--islands', '2', '--votes=2'],
   'network.beside_peers': ['--sides=islands', '--workers=2', '--kills=1'],
   'network.wires': [

@@ -1,5 +1,6 @@
 """`selsync plan`: its output, and its refusals."""
 
+from concurrent import futures
 import math
 import pathlib
 import re
@@ -12,6 +13,7 @@ from selsync_jax.__main__ import run_command
 from selsync_jax.commands import config_file, plan
 from selsync_jax.config import ConfigError
 from selsync_jax.devices.layout import Layout
+from selsync_jax.islands import probing, server
 from selsync_jax.methods import METHODS
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
@@ -94,6 +96,7 @@ def test_a_field_of_sync_is_for_the_methods_that_have_it():
 
 
 GIVEN = '--lssr=0.9'
+GIVEN_MODEL = '--parameters=12.5M', '--step=200ms'
 MESH = '--config.mapper=mesh'
 PIECES = '--config.accumulate=4'
 
@@ -133,9 +136,34 @@ def test_devices_of_a_mesh_share_the_batch(
 
 
 @pytest.mark.slow
+def test_the_network_of_a_plan_may_be_measured(monkeypatch, capsys):
+  """Between the islands that are invited; each of them prints a plan."""
+  monkeypatch.setattr(probing, 'FETCHES', 3)
+  monkeypatch.setenv('SELSYNC_ISLAND', 'maui')
+  with (
+    server.CoordinatorServer(2) as point,
+    futures.ThreadPoolExecutor(1) as pool,
+  ):
+    invitation = str(point.invitation)
+    other = pool.submit(probing.probe, invitation, 'oahu', 50_000_000)
+    run_command(['plan', '--probe', invitation, *GIVEN_MODEL])
+    links = other.result()
+  output = capsys.readouterr().out
+  assert 'from' in output and '2 workers, 50 MB' in output
+  for (sender, receiver), name in {(0, 1): 'maui', (1, 0): 'oahu'}.items():
+    mbit = links.bandwidth[sender, receiver] / 1e6
+    ms = 1e3 * links.latency[sender, receiver]
+    assert re.search(rf'^{name} .*\b{mbit:.4g}, {ms:.2f}\b', output, re.M)
+  worst = network.Network(2, np.nanmin(links.bandwidth), 0.0)
+  travel = 1e3 * worst.seconds(Collective('all_reduce', 50e6)) / 8
+  (average,) = re.findall(r'^local_sgd .* MB +\S+ +(\S+)', output, re.M)
+  assert travel < float(average) < 2 * travel
+
+
+@pytest.mark.slow
 def test_any_model_can_be_planned_from_two_figures(capsys):
   """Python can plan, too; nothing is measured."""
-  own = ['plan', '--parameters=12.5M', '--step=200ms', '--workers=8']
+  own = ['plan', *GIVEN_MODEL, '--workers=8']
   outputs = []
   for more in ([], ['--lssr=0.5']):
     run_command([*own, *more])

@@ -136,7 +136,9 @@ class Hosts:
       _sh(f'{within} address add {SUBNET}.{i + 1}/24 dev eth0')
       _sh(f'{within} link set eth0 up && {within} link set lo up')
       if bandwidth:  # Out of the host and into it.
-        rate = f'root tbf rate {bandwidth} burst 64kb latency 100ms'
+        # A burst is free after a pause; a fast link needs a large one.
+        burst = '64kb' if 'gbit' in bandwidth else '16kb'
+        rate = f'root tbf rate {bandwidth} burst {burst} latency 100ms'
         _sh(f'tc -n {box} qdisc add dev eth0 {rate}')
         _sh(f'tc qdisc add dev port{i} {rate}')
 

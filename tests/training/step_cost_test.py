@@ -9,6 +9,7 @@ import pytest
 import selsync_jax as ss
 from selsync_jax import methods
 from selsync_jax.configs import base, digits
+from selsync_jax.islands import probing
 from selsync_jax.sync import network
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training import step_cost
@@ -100,3 +101,21 @@ def test_a_delay_is_named_where_a_config_may_have_one(method):
     assert cost.delay is None
   else:
     assert cost.delay > 0
+
+
+@pytest.mark.parametrize('delay, hidden', [(None, 0.0), (1, 0.5), (4, 1.0)])
+def test_islands_compute_an_average_and_agree_that_it_is_complete(
+  delay, hidden
+):
+  """A delay hides messages only."""
+  links, work = probing.IslandNetwork(2, 1e9, 1e-3), 8e-3
+  travel = links.seconds(Collective('all_reduce', 4e6 + 4e3))
+  cost = step_cost.cost(
+    strategy('local_sgd', period=8, delay=delay),
+    *(SHARED, links, 0.9),
+    compute=travel / 2,
+    work=work,
+  )
+  waits = (1 - hidden) * travel + work + links.latency
+  assert cost.average == pytest.approx(waits / 8)
+  assert cost.delay == 2
