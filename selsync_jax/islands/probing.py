@@ -136,8 +136,8 @@ def measure(peers: Any, nbytes: int) -> Links:
   """Measures all links; all islands call this together.
 
   The pairs take turns. The islands of a pair begin to fetch from each other at
-  the same time, and fetch twice, as in an average, and about as much: an
-  island's share of the parameters.
+  the same time, as in an average, and about as much: an island's share of the
+  parameters.
 
   Args:
     peers: the islands; `FlightPeers`.
@@ -163,8 +163,7 @@ def _seconds_of_pairs(peers: Any, size: int) -> np.ndarray:
     other, own, longest = sum(pair) - peers.index, [], []
     while len(longest) < FETCHES and (len(longest) < 3 or sum(longest) < LONG):
       if peers.index in pair:
-        twice = functools.partial(map, fetch, [other] * 2)
-        own.append(_seconds(lambda twice=twice: [*twice()]) / 2)
+        own.append(_seconds(functools.partial(fetch, other)))
       slower = peers.fold('pmax', np.array(own[-1] if own else 0.0))
       longest.append(float(slower))
     if own:
