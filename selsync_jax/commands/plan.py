@@ -64,7 +64,7 @@ DETAILS = ('delay', 'hidden', 'vote', 'average', 'sent')
 def main(arguments: Sequence[str]) -> None:
   """Measures a step, adds the network, and prints the table."""
   line = flags.CommandLine('plan', config=config_file.DEFAULT)
-  about = "Number of workers. Default: the config's, or all probed islands."
+  about = "Number of workers. Default: the config's, or those probed."
   line.flag('workers', about, flags.of(Count))
   about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
   line.flag('bandwidth', f'{about} Default: 1Gbit.', flags.bandwidth)
@@ -72,11 +72,11 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('inner-bandwidth', about, flags.bandwidth, '100GB/s')
   about = 'One-way latency of a message. Default: 1ms.'
   line.flag('latency', about, flags.latency)
-  about = 'Measure both between islands, with the invitation of `selsync meet`.'
+  about = 'Measure both, with the invitation of `selsync meet`.'
   line.flag('probe', about)
-  about = "Name of this island. Default: SELSYNC_ISLAND, or the host's name."
+  about = "Name of this island, SELSYNC_ISLAND, or the host's name."
   line.flag('island', about, flags.name)
-  about = "LSSR of SelSync, in [0, 1). Default: its budget's, or 0.9."
+  about = "LSSR of SelSync. Default: its budget's, or 0.9."
   line.flag('lssr', about, flags.of(Share))
   line.flag('steps', 'Steps to measure.', flags.of(Annotated[int, Ge(3)]), '20')
   about = "Parameters of a custom model, such as 125M, instead of the config's"
