@@ -226,6 +226,11 @@ FIELDS: Mapping[str, Field] = {
   'virtual_cluster.latency': Field(
     '0ms', str, 'The latency of a message, one way.'
   ),
+  'virtual_cluster.ahead': Field(
+    False,
+    bool,
+    'Whether workers begin the next step during a vote, as islands do.',
+  ),
   'check_replicas_every': _changeable(
     100,
     Index,

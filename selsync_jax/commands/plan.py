@@ -23,7 +23,7 @@ and the latency between them, and plans with the worst of each.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import functools
 import math
 import os
@@ -64,7 +64,7 @@ DETAILS = ('delay', 'hidden', 'vote', 'average', 'sent')
 def main(arguments: Sequence[str]) -> None:
   """Measures a step, adds the network, and prints the table."""
   line = flags.CommandLine('plan', config=config_file.DEFAULT)
-  about = "Number of workers. Default: the config's, or those probed."
+  about = "Number of workers. Default: the config's, or the probes."
   line.flag('workers', about, flags.of(Count))
   about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
   line.flag('bandwidth', f'{about} Default: 1Gbit.', flags.bandwidth)
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('latency', about, flags.latency)
   about = 'Measure both, with the invitation of `selsync meet`.'
   line.flag('probe', about)
-  about = "Name of this island, SELSYNC_ISLAND, or the host's name."
+  about = "Name of the probe: SELSYNC_ISLAND, or the host's."
   line.flag('island', about, flags.name)
   about = "LSSR of SelSync. Default: its budget's, or 0.9."
   line.flag('lssr', about, flags.of(Share))
@@ -204,7 +204,8 @@ def plan(
 
   Returns:
     A `step_cost.Cost` by method: the seconds of a `step`, in which the worker
-    `compute`s and waits for a `vote` and an `average`; the bytes `sent`; the
+    `compute`s and waits for a `vote` and an `average`; the wait for a vote
+    between islands, which begin the next step `ahead`; the bytes `sent`; the
     `lssr`; and the `delay` in steps that hides an average.
 
   Raises:
@@ -328,7 +329,20 @@ def _print_costs(configs, measured, links, within, lssr, steps, work):
     )
   print(f'\n{ISLANDS if work else FORMULA}\n')
   tables.show(_table(costs, bsp), spare=DETAILS)
-  print(*lines, sep='\n')
+  print(*lines, *_between_islands(costs, bsp), sep='\n')
+
+
+def _between_islands(
+  costs: Mapping[str, 'Cost'], reference: 'Cost'
+) -> Iterator[str]:
+  """Yields lines about methods whose votes islands need not wait for."""
+  voting = {name: cost for name, cost in costs.items() if cost.vote}
+  if voting:
+    yield 'Islands begin the next step during a vote:'
+  for name, cost in voting.items():
+    step = cost.compute + cost.ahead + cost.average
+    faster = reference.step / step
+    yield f'  {name} {1e3 * step:.2f} ms, speed-up {faster:.2f}'
 
 
 def _table(costs: Mapping[str, 'Cost'], reference: 'Cost') -> 'tables.Table':

@@ -3,11 +3,12 @@
   selsync status INVITATION
 
 asks their coordinator, and prints how often islands have come and gone, how
-many averages they have applied, and how often they have repeated an exchange,
-because one had ended. A row for each island has the last step that it has
-taken; the megabytes that it has sent and received, and those per second in the
-last minute; and the seconds since its last sign of life. The invitation may
-also stand in the environment, as SELSYNC_INVITATION.
+many averages they have applied, how often they have repeated an exchange,
+because one had ended, and how many votes they have not waited for. A row for
+each island has the last step that it has taken; the megabytes that it has sent
+and received, and those per second in the last minute; and the seconds since its
+last sign of life. The invitation may also stand in the environment, as
+SELSYNC_INVITATION.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,11 +50,14 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
   yield f'{share}; generation {found["generation"]}'
   counts = (f'{found[kind]} {kind}' for kind in ('admitted', 'left', 'ended'))
   yield f'{", ".join(counts)}; steps differ by {found["step_spread"]}'
-  averages, aborts = (
+  averages, aborts, guesses, mistakes = (
     max((island.get(kind, 0) for island in found['islands']), default=0)
-    for kind in ('averages', 'aborts')
+    for kind in ('averages', 'aborts', 'guesses', 'mistakes')
   )
-  yield f'{averages} averages, {aborts} aborts'
+  line = f'{averages} averages, {aborts} aborts'
+  if guesses:
+    line += f', {guesses} votes not waited for, {mistakes} steps repeated'
+  yield line
   yield ''
   rows = [HEAD, *map(_cells, found['islands'])]
   full = [row for row in rows if len(row) == len(HEAD)]

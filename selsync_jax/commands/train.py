@@ -178,7 +178,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     flags.of(Annotated[float, Ge(connection.LEAST)]),
     '60',
   )
-  about = 'Secret that the processes share, or SELSYNC_CLUSTER_TOKEN.'
+  about = 'Secret of the processes, or SELSYNC_CLUSTER_TOKEN.'
   line.flag('cluster_token', about)
   about = 'Name of the island to train, or SELSYNC_ISLAND.'
   line.flag('island', about, flags.name)
@@ -190,6 +190,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
   line.switch('relay', about)
   about = 'Record everything that the island sends in this file.'
   line.flag('audit', about, pathlib.Path)
+  about = 'Begin the next step while a vote of islands travels.'
+  line.switch('speculate', about, default=True)
   line.set_defaults(
     island=os.environ.get('SELSYNC_ISLAND'),
     join=os.environ.get('SELSYNC_INVITATION'),
@@ -208,6 +210,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
       raise ConfigError(f'--{flag}={value}: only valid with --island')
   if options.relay and not options.island:
     raise ConfigError('--relay: only valid with --island')
+  if not (options.speculate or options.island):
+    raise ConfigError('--nospeculate: only valid with --island')
   if options.island:
     _check_island(options)
     options.workdir /= options.island  # All islands share one folder.
@@ -313,6 +317,12 @@ def _start(
   )
   return stack.enter_context(
     joined(
-      island, options.settings, options.workdir, agreed, join, options.restart
+      island,
+      options.settings,
+      options.workdir,
+      agreed,
+      join,
+      options.restart,
+      options.speculate,
     )
   )

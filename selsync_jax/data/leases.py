@@ -111,6 +111,15 @@ class Leases:
       self._cells[slot] = each.column, each.row
     return self._cells
 
+  def expected(self, slot: int) -> tuple[int, int] | None:
+    """Returns the cell that a slot reads after the step under way.
+
+    It reads another one if islands join, or have ended. While batches are read
+    again, the result is `None`.
+    """
+    column, row = self._cells[slot]
+    return None if self._returned else (column, row + 1)
+
   def complete(
     self,
     there: Sequence[int],
@@ -200,6 +209,8 @@ class Leases:
 class Reader:
   """Reads batches of any column; fast if rows are read in order.
 
+  A batch that is read twice in a row is the same object.
+
   Args:
     data: the run's data.
     stop: the number of rows.
@@ -208,9 +219,13 @@ class Reader:
   def __init__(self, data: Data, stop: int):
     self._data, self._stop = data, stop
     self._open: dict[int, tuple[int, Iterator[Batch]]] = {}
+    self._last: tuple[tuple[int, int] | None, Batch] = None, {}
 
   def read(self, column: int, row: int) -> Batch:
     """Returns a batch of one worker."""
+    cell, (last, batch) = (column, row), self._last
+    if cell == last:
+      return batch
     at, batches = self._open.pop(column, (None, iter(())))
     if at != row:
       batches = self._data.batches([column], row, self._stop)
@@ -218,4 +233,5 @@ class Reader:
       self._open.pop(next(iter(self._open)))
     batch = next(batches)
     self._open[column] = row + 1, batches
+    self._last = cell, batch
     return batch

@@ -241,6 +241,9 @@ class FlightPeers(Peers):
   def averaged(self) -> None:
     self._link.count(averages=1)
 
+  def guessed(self, is_right: bool) -> None:
+    self._link.count(guesses=1, mistakes=not is_right)
+
   def close(self, finished: bool = True) -> None:
     member = self._link.member
     try:

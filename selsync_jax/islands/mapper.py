@@ -48,14 +48,13 @@ class IslandMapper(Mapper):
   def map_workers(self, fn: Function, donate: Donated = ()) -> Function:
     del donate
     run = cut(fn, self.form)
+    return lambda *args: self.placed(complete(self.peers, run, *args))
 
-    def placed(x):
-      return arrays.placed(x, self.sharding(x.shape))
-
-    def call(*args):
-      return jax.tree.map(placed, complete(self.peers, run, *args))
-
-    return call
+  def placed(self, tree: Any) -> Any:
+    """Returns the arrays on this worker's devices."""
+    return jax.tree.map(
+      lambda x: arrays.placed(x, self.sharding(x.shape)), tree
+    )
 
   @property
   def devices_per_worker(self) -> int:

@@ -29,6 +29,8 @@ OF_EACH = (
   (_Gauge, 'step', 'island_step', 'The last step taken.'),
   (_Counter, 'averages', 'island_averages', 'Averages applied.'),
   (_Counter, 'aborts', 'island_aborts', 'Exchanges repeated.'),
+  (_Counter, 'guesses', 'island_guesses', 'Votes not waited for.'),
+  (_Counter, 'mistakes', 'island_mistakes', 'Steps repeated after a vote.'),
   (_Gauge, 'silent_seconds', 'island_silent_seconds', 'Since a sign of life.'),
   (_Counter, 'sent_bytes', 'island_sent_bytes', 'Of messages to others.'),
   (_Counter, 'received_bytes', 'island_received_bytes', 'Of their messages.'),

@@ -18,6 +18,7 @@ from selsync_jax.data.protocol import Batch, Data
 from selsync_jax.devices.mappers import Function
 from selsync_jax.devices.slices import Slices
 from selsync_jax.islands import resuming, rounds
+from selsync_jax.islands.ahead import Ahead
 from selsync_jax.islands.behind import Behind, steps_of_travel
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.peers import Peers
@@ -37,15 +38,27 @@ _ADVICE = 'restore what is missing, or start all of them over with --restart'
 
 
 class IslandParticipants(Participants):
-  """All islands, seen from one of them, which logs its `rounds`."""
+  """All islands, seen from one of them, which logs its `rounds`.
+
+  Args:
+    mapper: this island as a mapper.
+    rounds: its log.
+    speculates: whether it may begin a step before the vote of the step before
+      is answered, see `ahead`. An island of several processes never does.
+  """
 
   are_islands = True
 
-  def __init__(self, mapper: IslandMapper, rounds: Rounds):
+  def __init__(
+    self, mapper: IslandMapper, rounds: Rounds, speculates: bool = True
+  ):
     super().__init__(mapper, mapper.peers.agreement)
+    self._mapper = mapper
     self.peers, self.rounds = mapper.peers, rounds
     self.course = Course(mapper.workers)
-    self.watch, self._form = Watch(), mapper.form
+    self.watch = Watch()
+    self.speculates = speculates and mapper.processes == 1
+    self._reader: Reader | None = None  # `None` in the last step.
 
   @property
   def prepares(self) -> bool:
@@ -107,20 +120,32 @@ class IslandParticipants(Participants):
     """
     self.course.begin(start, record or {})
     reader, batch = Reader(data, stop), None
-    for _ in range(start, stop):
+    for row in range(start, stop):
       # An island with a copied state has lost what its own state had learned.
       self.course.leases.lose(map(self.peers.slots.index, self.rounds.copied))
       self.rounds.readers = list(self.peers.names)
       self.course.next(self._there)
       batch = self.course.batch(reader, self.peers.slot, batch)
+      self._reader = reader if row < stop - 1 else None
       yield batch
 
+  def _upcoming(self) -> Batch | None:
+    """Returns the batch of the next step, if it is known.
+
+    There is no vote, and no need to know it, at a free pace.
+    """
+    cell = self.course.leases.expected(self.peers.slot)
+    return self._reader.read(*cell) if self._reader and cell else None
+
   def train_step(self, setup: Setup) -> Function:
-    step, averager = setup.train_step(), setup.strategy.averager
+    averager = setup.strategy.averager
+    step = setup.train_step()
+    if self.speculates:
+      step = Ahead(self._mapper, setup.worker_step(), self._upcoming)
     self.course.is_free = setup.config.pace == 'free'
     behind = None
     if isinstance(averager, Delayed):
-      behind = Behind(self.peers, averager, self._form)
+      behind = Behind(self.peers, averager, self._mapper.form)
     self.peers.late = behind
 
     policy, shapes = setup.strategy.optimizer_state, setup.shapes
@@ -235,6 +260,7 @@ def joined(
   agreed: Mapping[str, Any],
   join: Callable[..., Peers],
   restart: bool = False,
+  speculates: bool = True,
 ) -> Generator[IslandParticipants]:
   """Joins the other islands, and leaves them when the context ends.
 
@@ -245,10 +271,11 @@ def joined(
     agreed: values that must be equal on all islands, by name.
     join: `joining.join` of the run that the island was invited to.
     restart: whether to ignore the slot that the island had before.
+    speculates: see `IslandParticipants`.
   """
   alike = {k: v for k, v in agreed.items() if not k.startswith(_OWN)}
   slot = None if restart else rounds.slot(workdir, name)
   with join(name, alike, welcomes=True, slot=slot, say=print) as peers:
     config = settings.config
     mapper = IslandMapper(config.workers, peers, Slices(1, **config.mesh))
-    yield IslandParticipants(mapper, Rounds(workdir))
+    yield IslandParticipants(mapper, Rounds(workdir), speculates)

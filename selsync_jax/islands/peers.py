@@ -180,6 +180,13 @@ class Peers(abc.ABC):
     """
     return bool(self.fold('pmin', np.array(arrive())))
 
+  def arrive(self, compute: Callable[['Peers'], Any]) -> Any:
+    """Returns a delayed average, which `compute(peers)` forms.
+
+    See `Late.arrive`; without a carrier, it is formed now.
+    """
+    return self.late.arrive(compute) if self.late else self.led(compute)
+
   def departs(self) -> None:  # noqa: B027
     """Notes in which step this channel's next exchange departs."""
 
@@ -191,6 +198,9 @@ class Peers(abc.ABC):
 
   def averaged(self) -> None:  # noqa: B027
     """Notes that an average has been applied, for `selsync status`."""
+
+  def guessed(self, is_right: bool) -> None:  # noqa: B027
+    """Notes a vote whose answer was not waited for, for `selsync status`."""
 
   def close(self, finished: bool = True) -> None:  # noqa: B027
     """Leaves, when all islands have fetched this island's messages.

@@ -11,9 +11,6 @@ the host copies none. No compiled part waits for another worker, so a message
 in another thread never blocks XLA or the device. Parts that are the same for
 another number of workers are compiled once: when one worker has ended, the
 others need not wait for the compiler.
-
-The collectives are in NumPy. All workers get the same bits, because each sum is
-formed only once, or everywhere in the same order.
 """
 
 from collections.abc import (
@@ -35,10 +32,10 @@ import numpy as np
 
 from selsync_jax import traced
 from selsync_jax.cluster.protocol.member import Regrouped
-from selsync_jax.cluster.protocol.messages import FOLDS
 from selsync_jax.devices import arrays
 from selsync_jax.devices.slices import ONE, Slices
-from selsync_jax.islands.peers import About, folded, is_small, Peers
+from selsync_jax.islands.collectives import COLLECTIVES
+from selsync_jax.islands.peers import Peers
 from selsync_jax.sync.consensus import AXIS
 from selsync_jax.sync.delay import TRAVEL
 
@@ -141,11 +138,47 @@ class Segment(NamedTuple):
     run: `run(peers, *values) -> results`.
     reads: variables or literals that give the values.
     makes: the variables of the results.
+    sends: whether it may exchange messages.
   """
 
   run: Callable[..., Sequence[Any]]
   reads: Sequence[Any]
   makes: Sequence[Any]
+  sends: bool = False
+
+
+class Begun(NamedTuple):
+  """A program that has run until it first needs the other workers.
+
+  Attributes:
+    rest: `rest(peers, values) -> results`, which deletes values that it needs
+      no longer.
+    values: the program's values by variable.
+  """
+
+  rest: Callable[[Peers, dict[Any, Any]], Any]
+  values: dict[Any, Any]
+
+  def finish(self, peers: Peers) -> Any:
+    """Returns the results, once."""
+    return self.rest(peers, self.values)
+
+  def copy(self) -> 'Begun':
+    """Returns the same for another `finish`, and shares the arrays."""
+    return self._replace(values={**self.values})
+
+
+class Cut(NamedTuple):
+  """A program `run(peers, *args)` of one worker, which may pause once.
+
+  Attributes:
+    begin: runs it until it first needs the other workers.
+  """
+
+  begin: Callable[..., Begun]
+
+  def __call__(self, peers: Peers, *args: Any) -> Any:
+    return self.begin(peers, *args).finish(peers)
 
 
 def complete(peers: Peers, run: Callable[..., Any], *args: Any) -> Any:
@@ -164,7 +197,7 @@ def complete(peers: Peers, run: Callable[..., Any], *args: Any) -> Any:
       peers.regroup()
 
 
-def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
+def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Cut:
   """Returns `fn` of one worker as `run(peers, *args)`.
 
   Args:
@@ -176,11 +209,11 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
     ValueError: at a call, if a collective is inside a loop, is among a
       part of the workers, or has an unknown kind.
   """
-  programs: dict[Any, tuple[Callable[..., Any], Any]] = {}
+  programs: dict[Any, tuple[Cut, Any]] = {}
   compiled: Compiled = {}
   tracing = threading.Lock()  # Islands may be threads that call this.
 
-  def run(peers: Peers, *args: Any) -> Any:
+  def begin(peers: Peers, *args: Any) -> Begun:
     leaves, structure = jax.tree.flatten(args)
     on_host = [not isinstance(leaf, jax.Array) for leaf in leaves]
     key = peers.size, structure, *on_host, *map(jax.typeof, leaves)
@@ -197,9 +230,15 @@ def cut(fn: Callable[..., Any], form: Form = PLAIN) -> Callable[..., Any]:
           program = _program(whole, form, compiled, batch)
           programs[key] = program, jax.tree.structure(shapes)
       program, made = programs[key]
-      return jax.tree.unflatten(made, program(peers, *leaves))
+      rest, values = program.begin(peers, *leaves)
 
-  return run
+    def finish(peers, values):
+      with form.entered():
+        return jax.tree.unflatten(made, rest(peers, values))
+
+    return Begun(finish, values)
+
+  return Cut(begin)
 
 
 def _program(
@@ -207,14 +246,14 @@ def _program(
   form: Form,
   compiled: Compiled,
   batch: Container[Any] = (),
-) -> Callable[..., list[Any]]:
+) -> Cut:
   """Returns `program(peers, *values) -> results`; extends `Compiled`."""
   segments, needed = [], set(traced.variables(whole.outvars))
   for eqns in reversed(list(_pieces(whole.eqns))):
     live, needed = needed, needed.union(*map(_reads, eqns))
     if _is_cut(eqn := eqns[0]):
       run = _on_host(eqn, form, compiled, batch)
-      segment = Segment(run, eqn.invars, eqn.outvars)
+      segment = Segment(run, eqn.invars, eqn.outvars, _sends(eqn))
     else:
       segment = _compiled(eqns, live, form, compiled, batch)
     segments.insert(0, (segment, live))
@@ -225,16 +264,25 @@ def _program(
   def literal(value):
     return form.row(np.asarray(value, jax.typeof(value).dtype))
 
-  def program(peers: Peers, *values: Any) -> list[Any]:
-    env = constants | dict(zip(whole.invars, values, strict=True))
+  first = [*itertools.takewhile(lambda each: not each[0].sends, segments)]
+
+  def run(peers, env, segments):
     for segment, live in segments:
       read = traced.read(segment.reads, env, literal)
-      results = segment.run(peers, *read)
-      env |= zip(segment.makes, results, strict=True)
-      env = {name: value for name, value in env.items() if name in live}
+      env.update(zip(segment.makes, segment.run(peers, *read), strict=True))
+      for name in env.keys() - live:
+        del env[name]
+
+  def begin(peers, *values):
+    env = constants | dict(zip(whole.invars, values, strict=True))
+    run(peers, env, first)
+    return Begun(finish, env)
+
+  def finish(peers, env):
+    run(peers, env, segments[len(first) :])
     return traced.read(whole.outvars, env, literal)
 
-  return program
+  return Cut(begin)
 
 
 def _pieces(eqns: Sequence[Any]) -> Iterator[list[Any]]:
@@ -337,8 +385,7 @@ def _on_host(
           with alone.entered():
             return program(first, *values)
 
-        speak = peers.late.arrive if peers.late else peers.led
-        return form.whole(speak(compute))
+        return form.whole(peers.arrive(compute))
 
       return travel
     raise ValueError(f'{name}: holds a collective, which islands cannot cut')
@@ -369,11 +416,22 @@ def _is_cut(eqn: Any) -> bool:
 
 
 def _communicates(eqn: Any) -> bool:
-  return _is_over_workers(eqn) or any(
-    _communicates(inner)
-    for program in traced.inside(eqn)
-    for inner in program.eqns
+  return any(map(_is_over_workers, _all(eqn)))
+
+
+def _sends(eqn: Any) -> bool:
+  return any(
+    _is_over_workers(each) and traced.name(each) != 'axis_index'
+    for each in _all(eqn)
   )
+
+
+def _all(eqn: Any) -> Iterator[Any]:
+  """Yields an equation, and all equations inside it."""
+  yield eqn
+  for program in traced.inside(eqn):
+    for inner in program.eqns:
+      yield from _all(inner)
 
 
 def _is_over_workers(eqn: Any) -> bool:
@@ -382,73 +440,3 @@ def _is_over_workers(eqn: Any) -> bool:
 
 def _reads(eqn: Any) -> list[Any]:
   return traced.variables(eqn.invars)
-
-
-def _reduce(name: str, peers: Peers, x: np.ndarray, **_: Any) -> np.ndarray:
-  if is_small(x):
-    return peers.fold(name, x)
-  parts = np.array_split(x.ravel(), peers.size)
-  own = [parts[peers.index]] * peers.size
-  part = folded(FOLDS[name], peers.exchange(parts, About(name, x, own)))
-  whole = peers.exchange([part] * peers.size, About(name, x, parts))
-  return np.concatenate(whole).reshape(x.shape)
-
-
-def _all_gather(
-  peers: Peers,
-  x: np.ndarray,
-  *,
-  all_gather_dimension: int,
-  tiled: bool,
-  **_: Any,
-) -> np.ndarray:
-  join = np.concatenate if tiled else np.stack
-  return join(peers.gather(x), axis=all_gather_dimension)
-
-
-def _exchanged(
-  name: str, peers: Peers, x: np.ndarray, axis: int
-) -> list[np.ndarray]:
-  """Sends each island its part of an array."""
-  parts = np.split(x, peers.size, axis)
-  own = [parts[peers.index]] * peers.size
-  return peers.exchange(parts, About(name, x, own))
-
-
-def _all_to_all(
-  peers: Peers, x: np.ndarray, *, split_axis: int, concat_axis: int, **_: Any
-) -> np.ndarray:
-  parts = _exchanged('all_to_all', peers, x, split_axis)
-  return np.concatenate(parts, concat_axis)
-
-
-def _reduce_scatter(
-  peers: Peers, x: np.ndarray, *, scatter_dimension: int, tiled: bool, **_: Any
-) -> np.ndarray:
-  axis = scatter_dimension
-  parts = _exchanged('reduce_scatter', peers, x, axis)
-  total = folded(np.add, parts)
-  return total if tiled else np.squeeze(total, axis)
-
-
-def _ppermute(
-  peers: Peers, x: np.ndarray, *, perm: Sequence[tuple[int, int]], **_: Any
-) -> np.ndarray:
-  targets, nothing = {to for i, to in perm if i == peers.index}, x.ravel()[:0]
-  messages = [x if i in targets else nothing for i in range(peers.size)]
-  senders = [i for i, to in perm if to == peers.index]
-  like = [x if i in senders else nothing for i in range(peers.size)]
-  received = peers.exchange(messages, About('ppermute', x, like))
-  return received[senders[0]] if senders else np.zeros_like(x)
-
-
-COLLECTIVES: dict[str, Callable[..., np.ndarray]] = {
-  'psum': functools.partial(_reduce, 'psum'),
-  'pmax': functools.partial(_reduce, 'pmax'),
-  'pmin': functools.partial(_reduce, 'pmin'),
-  'all_gather': _all_gather,
-  'all_to_all': _all_to_all,
-  'reduce_scatter': _reduce_scatter,
-  'ppermute': _ppermute,
-}
-"""Collectives by the name of JAX's primitive: `f(peers, x, **parameters)`."""

@@ -40,6 +40,7 @@ class VirtualCluster(NamedTuple):
   seconds: Callable[[int, int], float]  # Of a worker's step.
   network: Network
   files: dict[str, Any]  # The checksum of the trace, if there is one.
+  ahead: bool = False  # Whether the next step begins during a vote.
 
 
 Table = Callable[
@@ -201,10 +202,11 @@ def create_cluster(
   """Makes the cluster of a run from its `config.virtual_cluster`.
 
   The fields are `compute`, a name in `COMPUTE`; `step_seconds`; `bandwidth`
-  (`200Mbit`; `None` is infinite); `latency` (`1ms`); and the kind's own fields.
-  Fields of other kinds must be `None`.
+  (`200Mbit`; `None` is infinite); `latency` (`1ms`); `ahead`; and the kind's
+  own fields. Fields of other kinds must be `None`.
   """
   options = set_fields(fields)
+  ahead = options.pop('ahead', False)
   step_seconds, bandwidth, latency = (
     options.pop(name, None) for name in ('step_seconds', 'bandwidth', 'latency')
   )
@@ -217,4 +219,4 @@ def create_cluster(
   trace = options.get('trace')
   crc = trace and zlib.crc32(pathlib.Path(trace).read_bytes())
   files = {'trace': f'{crc:08x}'} if trace else {}
-  return VirtualCluster(_by_step(table, workers), network, files)
+  return VirtualCluster(_by_step(table, workers), network, files, ahead)

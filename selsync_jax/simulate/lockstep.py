@@ -8,6 +8,10 @@ two averages, a worker that is late at one step can catch up at the next. A late
 collective, such as a vote with `vote_delay=1` or a delayed average, begins when
 the slowest worker is ready, and the others wait for it only at the end of the
 step that needs it. Late averages travel one after another.
+
+Workers that look `ahead` take the next step during a vote, where that is faster
+(see `islands.ahead`). The answer is needed before the next vote. If there is an
+average, the next step is thrown away when it is complete.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,14 +37,18 @@ def create_ledger(
   """Returns the ledger of a run in lockstep on the cluster of a config."""
   problem, shapes = setup.problem, setup.shapes
   workers = setup.mapper.workers
-  collectives = setup.strategy.sends(shapes.shared, workers, shapes.moments)
+  sends = setup.strategy.sends_by_part(shapes.shared, workers, shapes.moments)
+  votes = ()
+  if not setup.strategy.trigger.traits.sees_update:  # It votes on numbers.
+    votes = sends.pop('trigger')
+  collectives = sum(sends.values(), ())
   if injected := problem.data.injected_bytes_per_step:
     collectives += (Collective('exchange', injected, 'step'),)
   made = create_cluster(
     cluster, workers=workers, steps=problem.steps, seed=problem.seed
   )
   kind = functools.partial(
-    LockstepLedger, cluster=made, collectives=collectives
+    LockstepLedger, cluster=made, collectives=collectives, votes=votes
   )
   return setup.ledger(totals, kind)
 
@@ -48,7 +56,8 @@ def create_ledger(
 class LockstepLedger(VirtualLedger):
   """A ledger of workers that take the same steps.
 
-  It knows the collectives of a step and of a synchronization. `Totals.clock`
+  It knows the collectives of a step and of a synchronization, and the votes
+  before them. `Totals.clock`
   also keeps when each worker was `ready` with its last step. For each late
   collective in flight, its `late` has the step that needs it (`None` is the
   next synchronization) and the arrival time.
@@ -59,10 +68,12 @@ class LockstepLedger(VirtualLedger):
     *arguments: Any,
     cluster: VirtualCluster,
     collectives: Iterable[Collective],
+    votes: Iterable[Collective] = (),
     **options: Any,
   ):
     super().__init__(*arguments, **options)
     self._cluster, self._collectives = cluster, tuple(collectives)
+    self._votes = tuple(votes)
 
   @property
   def files(self) -> dict[str, Any]:
@@ -77,19 +88,32 @@ class LockstepLedger(VirtualLedger):
       ready = [max(ready)] * workers
       flights = totals.clock.get('late', [])
       totals.clock['late'] = [[due, at] for due, at in flights if due is None]
-    seconds, step = self._cluster.seconds, totals.steps - 1
-    computed = [t + seconds(i, step) for i, t in enumerate(ready)]
-    issued = self._issued(columns['synced'], metrics)
+    step = totals.steps - 1
+    took = [self._cluster.seconds(i, step) for i in range(workers)]
+    computed = [t + seconds for t, seconds in zip(ready, took, strict=True)]
+    synced = columns['synced']
+    votes = self._issued(self._votes, synced, metrics)
+    issued = self._issued(self._collectives, synced, metrics)
+    ahead = self._ahead(votes, max(took))
+    issued = [*(c for c in votes if c not in ahead), *issued]
     late = [c for c in issued if c.late]
     issued = [c for c in issued if not c.late]
-    network, arrived = self._cluster.network, self._arrived(columns['synced'])
+    network, arrived = self._cluster.network, self._arrived(synced)
     # A synchronization is a barrier even if no collective is issued at it.
     averages = any(c.at == 'sync' and not c.late for c in self._collectives)
-    meet = issued or (columns['synced'] and averages)
+    meet = issued or (synced and (averages or ahead))
     began = [max(arrived, t) for t in computed]
     if meet:
       began = [max(began)] * workers
-    ended = [barrier + sum(map(network.seconds, issued)) for barrier in began]
+    repeated = 0.0
+    if ahead and synced:  # The step that is thrown away lasts as long as this.
+      thrown = max(t + own for t, own in zip(computed, took, strict=True))
+      answered = max(began) + sum(map(network.seconds, ahead))
+      repeated = max(answered, thrown) - max(began)
+    else:
+      self._send([c._replace(late=1) for c in ahead], max(began), 0.0)
+    lasted = repeated + sum(map(network.seconds, issued))
+    ended = [barrier + lasted for barrier in began]
     self._send(late, max(computed), max(ended))
     totals.clock['ready'] = ended
     times = zip(ready, computed, began, ended, strict=True)
@@ -103,6 +127,15 @@ class LockstepLedger(VirtualLedger):
     return columns | self.tick(
       max(ended), [0] * workers, [version] * workers, spans
     )
+
+  def _ahead(
+    self, votes: Iterable[Collective], step: float
+  ) -> list[Collective]:
+    """Returns the votes that workers do not wait for in a step of seconds."""
+    found = [c for c in votes if not c.late]
+    waited = sum(map(self._cluster.network.seconds, found))
+    share = self.totals.sync_steps / self.totals.steps
+    return found if self._cluster.ahead and share * step < waited else []
 
   def _arrived(self, synced: bool) -> float:
     """Returns when everything that this step needs has arrived."""
@@ -131,7 +164,10 @@ class LockstepLedger(VirtualLedger):
     clock['link'] = link
 
   def _issued(
-    self, synced: bool, metrics: Mapping[str, np.ndarray]
+    self,
+    collectives: Iterable[Collective],
+    synced: bool,
+    metrics: Mapping[str, np.ndarray],
   ) -> list[Collective]:
     """Returns the step's collectives; `rate` says how often each is issued.
 
@@ -139,7 +175,7 @@ class LockstepLedger(VirtualLedger):
     late collectives take turns, each is issued in part: they are no barrier.
     """
     issued = []
-    for collective in self._collectives:
+    for collective in collectives:
       at_step, rate = collective.at == 'step', collective.rate
       count = self.totals.steps if at_step else self.totals.sync_steps
       before, after = (

@@ -42,6 +42,9 @@ class Cost(NamedTuple):
   hidden: float  # Seconds that averages travel while the workers compute.
   delay: int | None  # Steps that hide an average; `None` if none can.
   compute: float  # Seconds of a worker's own computation.
+  # Seconds of waiting for votes between islands, which take the next step
+  # meanwhile, as if none asked for an average, where that is faster.
+  ahead: float
 
   @property
   def network(self) -> float:
@@ -95,6 +98,17 @@ def cost(
   votes, messages = sends['trigger'], sends['averager']
   every = sum(sends.values(), ())
   vote, _ = waited(votes)
+  trip, on_numbers = 2 * network.latency, strategy.trigger.traits.sees_update
+
+  def ahead(vote):
+    """Returns the seconds of waiting for a vote at the coordinator."""
+    left = max(0.0, trip - compute)
+    if vote.late or on_numbers:  # Islands cannot guess a number.
+      return vote.rate * (left if vote.late else trip)
+    wrong = min(1.0, (1 - lssr) / vote.rate)
+    guessing = (1 - wrong) * left + wrong * max(trip, compute)
+    return vote.rate * min(trip, guessing)
+
   average, hidden = waited(every[len(votes) :])
   if messages:
     average += often['sync'] * (work + network.agreement)
@@ -109,6 +123,7 @@ def cost(
     hidden=hidden,
     delay=delay,
     compute=compute,
+    ahead=sum(map(ahead, votes)),
   )
 
 

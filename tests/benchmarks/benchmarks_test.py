@@ -30,6 +30,7 @@ COMMANDS = {
     *('--hosts=2', '--bandwidths=100mbit', '--periods=2', '--wires=int4'),
     *('--size=1000', '--step=1', '--steps=4'),
   ],
+  'network.ahead': ['--step=1', '--steps=50', '--skipped=4'],
   'network.votes': ['--islands', '2', '--votes=2'],
   'network.beside_peers': ['--sides=islands', '--workers=2', '--kills=1'],
   'network.wires': [

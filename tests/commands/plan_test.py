@@ -222,3 +222,22 @@ def test_layouts_that_do_not_fit_say_how_much_they_lack(
   assert len(lacking) == 10
   assert lacking['2x1x8'] < lacking['2x2x4'] < lacking['2x8x1']
   assert '1x16x1, 1x8x2, 1x4x4, 1x2x8, 1x1x16: workers must be at' in output
+
+
+@pytest.mark.parametrize(
+  'latency, lssr, ahead',
+  [
+    (10, 0.98, 0.02 * 100),  # An average repeats a step of 100 ms.
+    (10, 0.5, 20),  # It would cost more than the round trip.
+    (80, 0.9, 0.9 * 60 + 0.1 * 160),  # A step does not hide all of it.
+  ],
+)
+def test_a_vote_between_islands_is_waited_for_unless_the_next_step_hides_it(
+  latency, lssr, ahead
+):
+  params = {'w': np.zeros(1000, np.float32)}
+  costs = ss.plan(
+    params, step_seconds=0.1, workers=8, latency=f'{latency}ms', lssr=lssr
+  )
+  assert costs['selsync'].ahead == pytest.approx(ahead / 1e3)
+  assert costs['local_sgd'].ahead == 0

@@ -1,5 +1,6 @@
 """Islands as processes, and what happens when one of them dies."""
 
+import json
 import os
 import pathlib
 import re
@@ -13,6 +14,7 @@ import pytest
 
 from selsync_jax.islands import journal, rounds
 from tests.support import live_runs
+from tests.support.distance import distant
 from tests.support.session import make_once, ROOT
 
 RECIPE = ROOT / 'docs' / 'recipes' / 'island.py'
@@ -105,7 +107,11 @@ def _repeat(workdir, *flags):
 @pytest.fixture
 def undisturbed():
   """The folder of a run of two islands that nothing has disturbed."""
-  return make_once('islands', lambda folder: live_runs.finish(_run(folder)))
+
+  def run(folder):
+    live_runs.finish([*_run(folder), '--nospeculate'])
+
+  return make_once('islands', run)
 
 
 def _island(launcher, name):
@@ -138,6 +144,79 @@ def test_a_run_of_islands_that_are_stopped_and_killed_ends_as_another(
     assert not live_runs.differences(undisturbed / name, parted / name)
   averages = sum(row['synced'] for row in live_runs.rows(parted / 'island0'))
   assert 5 < averages <= min(_repeat(parted))
+
+
+def _wait_for_guesses(invitation):
+  """Returns when all islands have reported votes that they did not wait for."""
+  status = sys.executable, '-m', 'selsync_jax', 'status', invitation, '--json'
+  for _ in range(60):
+    islands = json.loads(live_runs.finish(status))['islands']
+    if min(island.get('guesses', 0) for island in islands) > 0:
+      return
+    time.sleep(0.5)
+  raise AssertionError(islands)
+
+
+@_SLOW
+def test_islands_that_begin_steps_during_votes_end_as_islands_that_wait(
+  meet, undisturbed, tmp_path
+):
+  """A vote takes 0.1 s; one of them is killed, and both resume."""
+  names = 'island0', 'island1'
+  train = live_runs.command('selsync', 1, tmp_path, '--config.workers=2')
+  with distant(meet[1], 0.05) as far:
+    flags = [*LATE, f'--join={far}', '--cluster_timeout=12']
+
+    def run():
+      return [
+        live_runs.start([*train, *flags, f'--island={name}']) for name in names
+      ]
+
+    islands = run()
+    live_runs.wait_for_rows(tmp_path / 'island0', 10, *islands)
+    _wait_for_guesses(meet[1])
+    live_runs.wait_for_rows(tmp_path / 'island0', 50, *islands)
+    islands[1].kill()
+    for island in islands:
+      assert live_runs.outcome(island)[0] != 0
+    for island in run():
+      code, lines = live_runs.outcome(island)
+      assert code == 0, lines
+  for name in names:
+    assert not live_runs.differences(undisturbed / name, tmp_path / name)
+
+
+@_SLOW
+@pytest.mark.usefixtures('paced')
+def test_islands_that_begin_steps_during_votes_are_killed_and_rejoin(
+  start, tmp_path
+):
+  flags = '--islands=2', '--minimum=1', '--host=127.0.0.1', '--port=0'
+  point = start('-m', 'selsync_jax', 'meet', *flags)
+  invitation = point.stdout.readline().strip()
+  with distant(invitation, 0.05) as far:
+    train = _train('selsync', tmp_path, '--config.sync.delta=0.3')
+    one, other = (
+      [*train, f'--join={far}', f'--island={name}'] for name in ('maui', 'oahu')
+    )
+    first, second = live_runs.start(one), live_runs.start(other)
+    live_runs.wait_for_rows(tmp_path / 'maui', 40, first, second)
+    _wait_for_guesses(invitation)
+    second.kill()
+    live_runs.outcome(second)
+    second = live_runs.start(other)
+    for line in second.stdout:
+      if line.startswith('resuming from step '):
+        break
+    at = int(line.split()[-1])
+    assert at > 40
+    live_runs.wait_for_rows(tmp_path / 'oahu', at + 40, first, second)
+    _wait_for_guesses(invitation)
+    for island in first, second:
+      island.send_signal(signal.SIGTERM)
+    for code, lines in map(live_runs.outcome, (first, second)):
+      assert code == 75, lines
+  assert min(_repeat(tmp_path, f'--config={PACED}')) > 5
 
 
 @_SLOW

@@ -111,6 +111,10 @@ def test_it_shows_each_island_from_its_first_to_its_last_sign_of_life(
   _, each = when(show, lambda each: each['b']['state'] == 'prepares')
   admit(pool, islands[::2], b)
   _, each = when(show, lambda each: each['a'].get('aborts') == 1)
+  islands[0].guessed(is_right=False)
+  when(show, lambda each: each['a'].get('mistakes') == 1)
+  line = '1 aborts, 1 votes not waited for, 1 steps repeated\n'
+  assert line in show()
   found, each = when(show, lambda each: each)
   assert each['b']['state'] == 'trains' and found['generation'] == 3
   assert (found['admitted'], found['ended'], found['left']) == (1, 1, 0)

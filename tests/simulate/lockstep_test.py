@@ -23,7 +23,7 @@ CLUSTER = VirtualCluster(
 )
 
 
-def create(collectives, totals=None, cluster=CLUSTER):
+def create(collectives, totals=None, cluster=CLUSTER, votes=()):
   return LockstepLedger(
     totals or Totals(),
     Traffic(0.0, 0.0, 0.0),
@@ -32,6 +32,7 @@ def create(collectives, totals=None, cluster=CLUSTER):
     False,
     cluster=cluster,
     collectives=collectives,
+    votes=votes,
   )
 
 
@@ -179,3 +180,42 @@ def test_every_preset_trains_on_the_clock_as_it_does_under_vmap(
   ]
   for (name, real), (_, virtual) in zip(*states, strict=True):
     assert real.tobytes() == virtual.tobytes(), name
+
+
+def test_workers_that_look_ahead_wait_for_no_vote_but_repeat_a_step():
+  """By hand: steps of 1 and 2 s, and votes of 1.5 s; the last one asks."""
+  took = 1.0, 2.0
+  vote = Collective('all_reduce', 1.0, 'step')
+  average = Collective('all_reduce', 2.0)
+
+  def ends(looks_ahead):
+    cluster = VirtualCluster(
+      lambda worker, step: took[worker], NETWORK, {}, looks_ahead
+    )
+    ledger = create([average], cluster=cluster, votes=[vote])
+    rows = [count(ledger, synced) for synced in (False, False, False, True)]
+    return [row['virtual_seconds'] for row in rows]
+
+  assert ends(False) == [3.5, 7, 10.5, 14 + 2.5]
+  # The fourth vote is answered at 9.5; the step after it ends at 10.
+  assert ends(True) == [2, 4, 6, 10 + 2.5]
+
+
+@pytest.mark.parametrize('period, limit', [(10, 1.15), (50, 1.05)])
+def test_votes_of_a_step_cost_hardly_more_than_the_steps_they_repeat(
+  period, limit
+):
+  """Steps and round trips of 1 s, and an average every `period` steps."""
+  steps, average = 10 * period, Collective('all_reduce', 0.001)
+  network = Network(2, bandwidth=8.0, latency=0.5)
+
+  def seconds(looks_ahead, votes):
+    cluster = VirtualCluster(lambda *_: 1.0, network, {}, looks_ahead)
+    ledger = create([average], cluster=cluster, votes=votes)
+    rows = [count(ledger, t % period == 0) for t in range(1, steps + 1)]
+    return rows[-1]['virtual_seconds']
+
+  vote = Collective('all_reduce', 1e-9, 'step')
+  without = seconds(False, [])
+  assert seconds(False, [vote]) > 1.7 * without
+  assert seconds(True, [vote]) < limit * without

@@ -303,6 +303,8 @@ class Alive(Message):
   step: int = 0
   averages: int = 0
   aborts: int = 0
+  guesses: int = 0
+  mistakes: int = 0
   sent_bytes: int = 0
   received_bytes: int = 0
 
