@@ -64,7 +64,7 @@ DETAILS = ('delay', 'hidden', 'vote', 'average', 'sent')
 def main(arguments: Sequence[str]) -> None:
   """Measures a step, adds the network, and prints the table."""
   line = flags.CommandLine('plan', config=config_file.DEFAULT)
-  about = "Number of workers. Default: the config's, or the probes."
+  about = "Number of workers. Default: the config's or probed."
   line.flag('workers', about, flags.of(Count))
   about = 'Bandwidth of each link, per direction; 1GB/s is in bytes.'
   line.flag('bandwidth', f'{about} Default: 1Gbit.', flags.bandwidth)
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
   line.flag('latency', about, flags.latency)
   about = 'Measure both, with the invitation of `selsync meet`.'
   line.flag('probe', about)
-  about = "Name of the probe: SELSYNC_ISLAND, or the host's."
+  about = "Name of the probe. Default: the host's name."
   line.flag('island', about, flags.name)
   about = "LSSR of SelSync. Default: its budget's, or 0.9."
   line.flag('lssr', about, flags.of(Share))
