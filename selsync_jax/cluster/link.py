@@ -29,7 +29,7 @@ class Link:
     dial: connects to the coordinator; raises `OSError` if that fails.
     frames: makes this end of a connection from the callables that `Frames`
       takes.
-    say: takes a line when this member waits long for others, see also `say`.
+    say: takes a line when this member waits long for others, or by `say`.
     tls: arguments of `create_connection` for TLS.
 
   Attributes:

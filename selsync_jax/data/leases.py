@@ -114,8 +114,8 @@ class Leases:
   def expected(self, slot: int) -> tuple[int, int] | None:
     """Returns the cell that a slot reads after the step under way.
 
-    It reads another one if islands join, or have ended. While batches are read
-    again, the result is `None`.
+    It reads another one if islands join, or have ended, or if its term ends.
+    While batches are read again, the result is `None`.
     """
     column, row = self._cells[slot]
     return None if self._returned else (column, row + 1)

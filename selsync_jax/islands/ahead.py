@@ -9,8 +9,9 @@ the answer.
 
 The guess never leaves the island. Messages, logs and checkpoints follow from
 the answer, so the result has the same bits as if the island had waited, and
-each island may decide for itself whether to guess. While a vote is on its way,
-the island keeps one more copy of its state, with a gradient.
+each island may decide for itself whether to guess. During a vote, and during an
+average that follows it, the island keeps one more copy of its state, with a
+gradient.
 """
 
 from collections import deque

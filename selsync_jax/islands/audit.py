@@ -2,20 +2,21 @@
 
 One line has the names of the arrays that averages are made of. Every other line
 has a message, or a piece of one. For another island, it is written before these
-bytes are sent, so the file never says too little. Messages without an array,
-such as signs of life, are not in it.
+bytes are sent, so the file never says too little; if it cannot be written, the
+island ends. Messages without an array, such as signs of life, are not in it.
 """
 
 from collections.abc import Mapping
 import hashlib
 import json
+import os
 import pathlib
 import threading
 import time
 from typing import Any
 
 from selsync_jax.cluster.protocol.messages import Array, Place
-from selsync_jax.config import ConfigError
+from selsync_jax.config import ConfigError, RunError
 
 
 class Audit:
@@ -35,8 +36,9 @@ class Audit:
     self._island = island
     self._path, self._writing = path, threading.Lock()
     if path:
+      flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
       try:
-        path.open('a').close()
+        os.close(os.open(path, flags, 0o600))
       except OSError as error:
         raise ConfigError(f'audit={path}: {error.strerror}') from error
 
@@ -51,11 +53,14 @@ class Audit:
     """Adds a line about bytes that leave now.
 
     Args:
-      to: the island that receives them, or `coordinator`.
+      to: the island that they are for, or `coordinator`.
       place: where the islands exchange the message; `dtype` and `shape` are of
         the island's array, of which a message may be a part.
       content: the bytes.
       start: their offset in the message.
+
+    Raises:
+      RunError: if the line cannot be written.
     """
     if self._path:
       self._add(
@@ -72,5 +77,8 @@ class Audit:
   def _add(self, **row: Any) -> None:
     if self._path:
       about = {'time': time.time(), 'island': self._island}
-      with self._writing, self._path.open('a') as file:
-        file.write(f'{json.dumps({**about, **row})}\n')
+      try:
+        with self._writing, self._path.open('a') as file:
+          file.write(f'{json.dumps({**about, **row})}\n')
+      except OSError as error:
+        raise RunError(f'audit={self._path}: {error.strerror}') from error

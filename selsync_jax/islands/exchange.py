@@ -122,7 +122,6 @@ class FlightPeers(Peers):
       self.late.settle()
     self._link.run(enter())
     self._outbox.clear()
-    self._guard.clear()
     self._served = None
 
   def exchange(
@@ -137,7 +136,11 @@ class FlightPeers(Peers):
     names = self.names
 
     def sends(to, start, content):
-      self._audit.sends(names[to], place, content, start)
+      try:
+        self._audit.sends(names[to], place, content, start)
+      except RunError as error:
+        self._link.do(self._link.member.fail, str(error))
+        raise
 
     self._outbox.put(place.key, messages, sends)
     senders = [(self.index + i) % self.size for i in range(1, self.size)]
@@ -160,7 +163,7 @@ class FlightPeers(Peers):
     """Serves a message to all islands; returns a function that fetches one's.
 
     All islands serve a message of the same type and shape. Each may fetch from
-    any other, as often as it likes, until all call this again or leave.
+    any other, as often as it likes, until this island calls this again.
     """
     about = About('probe', message, [message] * self.size)
     place = self._arrive(
@@ -226,6 +229,7 @@ class FlightPeers(Peers):
   def land(self, arrive: Callable[[], bool]) -> bool:
     place = self._arrive('landing', 'pmin', 'bool', (), None)
     vote = bytes([arrive()])
+    self._audit.sends('coordinator', place, vote)
     self._link.do(self._link.member.vote, place, vote)
     return self._link.run(self._link.member.answer(place)) == b'\1'
 

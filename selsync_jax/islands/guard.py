@@ -27,15 +27,16 @@ class Guard:
   Unusual values are not finite, have a `LARGE` norm, or have the norm of an
   earlier message, and so are probably its values. More than half of the islands
   must send usual ones: a run that diverges, or that has a learning rate of 0,
-  names no island. An island is named once for each reason, until `clear`.
+  names no island. A generation names an island once for each reason.
   """
 
   def __init__(self, say: Callable[[str], None]):
     self._say = say
-    self.clear()
+    self._forget(None)
 
-  def clear(self) -> None:
-    """Forgets all earlier messages."""
+  def _forget(self, generation: int | None) -> None:
+    """Forgets all earlier messages, for those of a generation of islands."""
+    self._generation = generation
     self._named: set[tuple[str, str]] = set()
     self._norms: dict[tuple[str, ...], collections.deque[float]] = (
       collections.defaultdict(lambda: collections.deque(maxlen=MEMORY))
@@ -47,6 +48,8 @@ class Guard:
     """Compares the islands' messages of the same elements at a place."""
     if not jnp.issubdtype(messages[0].dtype, jnp.floating):
       return
+    if place.generation != self._generation:
+      self._forget(place.generation)
     norms = [*map(norm, messages)]
     usual = statistics.median([n for n in norms if math.isfinite(n)] or [0.0])
     shape = str(messages[0].shape)

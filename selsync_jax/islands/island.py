@@ -57,7 +57,7 @@ class Island:
     state: an earlier island's `state()`, to resume from.
     save: returns, as bytes, what the loop must hand over besides parameters:
       the optimizer's state, and whatever else the next step depends on.
-      `after_step` calls it when an island joins, and `join` once.
+      `after_step` calls it when an island joins, and `join` calls it.
     load: `load(params, content)` continues from another island's parameters
       and the content that its `save` has returned; `join` calls it.
 
@@ -296,6 +296,7 @@ class Island:
       self._copy(chosen, params)
     elif chosen.step < 0:
       _check_equal(self._peers, params)
+    self._peers.reach(self._taken)
 
   @property
   def _takers(self) -> Takers:

@@ -55,12 +55,12 @@ class Led(Peers):
   def _join(self, join: Callable[[], Peers]) -> None:
     self.outer = join()
 
-  exchange, share, fold, land = map(
-    _of_first, ('exchange', 'share', 'fold', 'land')
+  exchange, share, fold, land, shows = map(
+    _of_first, ('exchange', 'share', 'fold', 'land', 'shows')
   )
   enter, admit, regroup = map(_without_late, ('enter', 'admit', 'regroup'))
-  channel, reach, shows, averaged, close, fail = map(
-    _in_first, ('channel', 'reach', 'shows', 'averaged', 'close', 'fail')
+  channel, reach, averaged, close, fail = map(
+    _in_first, ('channel', 'reach', 'averaged', 'close', 'fail')
   )
 
   def led(self, do: Callable[[Peers], Any]) -> Any:

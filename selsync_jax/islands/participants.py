@@ -118,6 +118,7 @@ class IslandParticipants(Participants):
     Every island that is a member when a batch is requested takes the next step,
     or ends.
     """
+    self.peers.reach(start)
     self.course.begin(start, record or {})
     reader, batch = Reader(data, stop), None
     for row in range(start, stop):

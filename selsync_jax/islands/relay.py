@@ -31,6 +31,9 @@ FIRST = 1 << 14
 WAITING = 1 << 10
 """The most callers that wait for islands."""
 
+CHANNELS = 2
+"""The connections from an island to another: for its steps, and behind them."""
+
 BLOCK = 1 << 16
 """The most bytes copied at a time."""
 
@@ -152,6 +155,7 @@ class Relay(Copier):
   ):
     super().__init__()
     self._listening, self._most = listening, islands + STRANGERS
+    self._joined, self._most_joined = 0, 2 * CHANNELS * islands**2
     self._summon, self._others = summon, others
     # Callers that have not said what they want; the oldest is first.
     self._new: dict[socket.socket, asyncio.Task[None]] = {}
@@ -200,11 +204,15 @@ class Relay(Copier):
         return
       if island:
         stack.pop_all()
-        await joined(caller, island)
+        self._joined += 1
+        try:
+          await joined(caller, island)
+        finally:
+          self._joined -= 1
 
   async def _called(self, name: str) -> socket.socket | None:
     """Returns a connection that an island has made with a ticket."""
-    if len(self._waiting) >= WAITING:
+    if len(self._waiting) >= WAITING or self._joined >= self._most_joined:
       return None
     ticket = secrets.token_hex(16)
     self._waiting[ticket] = waiting = asyncio.Future()

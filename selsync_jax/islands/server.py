@@ -152,7 +152,12 @@ class CoordinatorServer(Server):
   def _summon(self, name: str, ticket: str) -> futures.Future[bool]:
     """Gives a ticket to the island with a host name; see `Relay`."""
     found = futures.Future[bool]()
-    self._loop.call(lambda: found.set_result(self._call(name, ticket)))
+
+    def call():
+      if found.set_running_or_notify_cancel():
+        found.set_result(self._call(name, ticket))
+
+    self._loop.call(call)
     return found
 
   def __enter__(self) -> 'CoordinatorServer':

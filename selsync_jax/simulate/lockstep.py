@@ -57,10 +57,9 @@ class LockstepLedger(VirtualLedger):
   """A ledger of workers that take the same steps.
 
   It knows the collectives of a step and of a synchronization, and the votes
-  before them. `Totals.clock`
-  also keeps when each worker was `ready` with its last step. For each late
-  collective in flight, its `late` has the step that needs it (`None` is the
-  next synchronization) and the arrival time.
+  before them. `Totals.clock` also keeps when each worker was `ready` with its
+  last step. For each late collective in flight, its `late` has the step that
+  needs it (`None` is the next synchronization) and the arrival time.
   """
 
   def __init__(

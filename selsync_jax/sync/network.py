@@ -30,6 +30,11 @@ class Network(NamedTuple):
     return bits / self.bandwidth + rounds * self.latency
 
   @property
+  def round_trip(self) -> float:
+    """Seconds from a request until the answer to it."""
+    return 2 * self.latency
+
+  @property
   def agreement(self) -> float:
     """Seconds in which workers agree that all have an average."""
     return 0.0

@@ -1,7 +1,8 @@
 """The cost of a step of each method on a network, by arithmetic.
 
 Communication overlaps with computation only for late collectives: a worker that
-waits for a vote or an average does not compute.
+waits for a vote or an average does not compute. Islands need not wait for votes;
+`Cost.ahead` has what is left.
 """
 
 import collections
@@ -98,7 +99,7 @@ def cost(
   votes, messages = sends['trigger'], sends['averager']
   every = sum(sends.values(), ())
   vote, _ = waited(votes)
-  trip, on_numbers = 2 * network.latency, strategy.trigger.traits.sees_update
+  trip, on_numbers = network.round_trip, strategy.trigger.traits.sees_update
 
   def ahead(vote):
     """Returns the seconds of waiting for a vote at the coordinator."""

@@ -169,7 +169,7 @@ class Member:
     """Ends this island with an error, and tells the others."""
     if not self.error:
       self._say(messages.Failed(why, code))
-    self.end(RunError('this island has failed'))
+    self.end(RunError(why or 'this island has failed'))
 
   def check(self) -> None:
     """Raises the error that a flow would raise now, if any."""
