@@ -1,8 +1,8 @@
 """The cost of a step of each method on a network, by arithmetic.
 
 Communication overlaps with computation only for late collectives: a worker that
-waits for a vote or an average does not compute. Islands need not wait for votes;
-`Cost.ahead` has what is left.
+waits for a vote or an average does not compute. Islands begin the next step
+during a vote; `Cost.ahead` is what they still wait.
 """
 
 import collections

@@ -67,3 +67,28 @@ def test_an_audit_that_cannot_be_written_ends_the_island(tmp_path):
   with CoordinatorServer(1) as point, pytest.raises(ConfigError) as raised:
     ss.Island.join(str(point.invitation), 'maui', params, strategy, audit=path)
   assert str(raised.value) == f'audit={path}: No such file or directory'
+
+
+def test_an_audit_that_fails_later_ends_its_island_with_the_reason(tmp_path):
+  params, path = {'w': jnp.zeros(SIZE)}, tmp_path / 'audit.jsonl'
+  strategy = ss.Strategy(ss.every(1), ss.mean())
+  with (
+    CoordinatorServer(2) as point,
+    futures.ThreadPoolExecutor(2) as pool,
+  ):
+
+    def train(name, **given):
+      invitation = str(point.invitation)
+      with ss.Island.join(
+        invitation, name, params, strategy, **given
+      ) as island:
+        if given:
+          path.unlink()
+          path.mkdir()  # Cannot be written any more.
+        island.after_step(params)
+
+    ends = pool.submit(train, 'maui', audit=path), pool.submit(train, 'oahu')
+    own, others = [str(end.exception()) for end in ends]
+  line = f'audit={path}: Is a directory'
+  assert line in own
+  assert f'maui has failed: {line}' in others
