@@ -279,7 +279,8 @@ class Checkpoints:
       )
     with _as_checkpoint_error():
       processes.wait_for_all('checkpoints')
-    if self._newest < 0 and any(self._workdir.glob(f'{DAMAGED}-*')):
+    # Step 0 tests the first save; a kill while it is removed loses nothing.
+    if self._newest < 0 and any(self._workdir.glob(f'{DAMAGED}-[1-9]*')):
       raise CheckpointError(
         f'every checkpoint in {self._folder} was damaged; restore the folder '
         'from a copy, or start over with --restart'

