@@ -119,7 +119,7 @@ def timed(island: Any, period: int, options: argparse.Namespace) -> float:
 
 
 def probed(invitation: str, name: str, options: argparse.Namespace) -> Any:
-  """The bandwidth and the latency of the worst link, each the best of three."""
+  """The bandwidth and the latency of the worst link, each the median of three."""
   import numpy as np
 
   from selsync_jax.islands import probing
@@ -127,14 +127,14 @@ def probed(invitation: str, name: str, options: argparse.Namespace) -> Any:
   each = [probing.probe(invitation, name, 4 * options.size) for _ in range(3)]
   links = probing.Links(
     each[0].names,
-    np.max([one.bandwidth for one in each], 0),
-    np.min([one.latency for one in each], 0),
+    np.median([one.bandwidth for one in each], 0),
+    np.median([one.latency for one in each], 0),
   )
   return links.network(options.hosts)[1:]
 
 
 def main() -> None:
-  parser = table.parser(__doc__, 'grid.json', hosts=2, size=262_144, steps=24)
+  parser = table.parser(__doc__, 'grid.json', hosts=2, size=262_144, steps=48)
   add, rates = parser.add_argument, ['10mbit', '20mbit', '40mbit', '80mbit']
   add('--bandwidths', nargs='+', default=rates, help="in tc(8)'s notation")
   add('--periods', nargs='+', type=int, default=[1, 8, 32, 128], help='steps')
