@@ -119,7 +119,7 @@ def timed(island: Any, period: int, options: argparse.Namespace) -> float:
 
 
 def probed(invitation: str, name: str, options: argparse.Namespace) -> Any:
-  """The bandwidth and the latency of the worst link, each the median of three."""
+  """The bandwidth and latency of the worst link, each the median of three."""
   import numpy as np
 
   from selsync_jax.islands import probing
