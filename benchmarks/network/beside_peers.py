@@ -90,7 +90,7 @@ def training(side: str, workers: int, name: str, address: str) -> list[str]:
 
 
 class Workers:
-  """The processes of one side, as a context.
+  """Context with the processes of one side.
 
   Attributes:
     names: the workers' names.
@@ -236,7 +236,7 @@ def figures(
   stormy: tuple[float, float],
   kills: list[Kill],
 ) -> dict[str, Any]:
-  """What the lines of all workers say."""
+  """The figures in the lines of all workers."""
   every = [lines for each in sessions.values() for lines in each if lines]
 
   def rate(start, stop):

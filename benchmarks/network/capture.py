@@ -75,7 +75,7 @@ def carried(packets, without):
   """The bytes that TCP carried from this host, except from one port.
 
   Sequence numbers count them, so it does not matter if the recording lacks a
-  packet, or has one that was sent again.
+  packet, or has a packet twice.
   """
   first, length = {}, {}
   for packet in packets:

@@ -85,7 +85,7 @@ class Island:
     trigger, averager = strategy.trigger, strategy.averager
     averager.check(peers.size)
     peers.shows(by_name(params))
-    islands = len(peers.slots)  # Equal on all, also on one that joins late.
+    islands = len(peers.slots)  # Equal on all islands, even if some join late.
     sends = strategy.sends({'params': params, 'model_state': {}}, islands)
     trigger = trigger.with_traffic(traffic(sends, params, islands))
 

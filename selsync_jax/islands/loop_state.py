@@ -1,4 +1,4 @@
-"""The state of an island in a custom loop, as it is saved and sent."""
+"""The saved state of an island in a custom loop, and copies for others."""
 
 from collections.abc import Callable, Mapping
 import io

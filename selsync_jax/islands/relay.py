@@ -227,7 +227,7 @@ class Relay(Copier):
 async def _wanted(caller: socket.socket) -> tuple[str, bool]:
   """Returns the name or the ticket that a caller presents.
 
-  Only a ticket is then read; whoever takes the caller reads the rest.
+  A ticket is read; the first bytes of TLS stay in the socket.
   """
   loop = asyncio.get_running_loop()
   is_there = loop.create_future()

@@ -30,7 +30,7 @@ class Takers(NamedTuple):
 
 
 class Chosen(NamedTuple):
-  """The checkpoint that all islands resume from, as one of them gets it.
+  """The checkpoint that all islands resume from.
 
   Attributes:
     step: the checkpoint's step; -1 if there is none.

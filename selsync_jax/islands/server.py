@@ -1,6 +1,6 @@
 """The coordinator's server. It tracks the islands, and holds no weights.
 
-Its port is also that of the relay; see relay.py.
+The relay (relay.py) uses the same port.
 """
 
 import asyncio

@@ -4,8 +4,8 @@ Each worker combines a share of the elements: it receives this share from all
 workers, and sends the result to all. That is as many bytes as a mean takes, and
 N^2 distances. All iterations use only these distances, without a message.
 
-Weights follow from the values that were sent, not from what a worker says about
-them. But each worker is trusted to combine its share as the program does.
+Weights follow from the sent values alone, whatever a worker claims. But each
+worker is trusted to combine its share as the program does.
 
 References:
   Pillutla et al., `Robust Aggregation for Federated Learning`, IEEE Trans.
@@ -220,7 +220,7 @@ def _weighted(weigh: Callable[[Squares], Weights], axis_name: str) -> Any:
   """Returns the combination with weights that follow from squared distances."""
 
   def combine(points):
-    # Of every two points, because a difference of large sums would be rounded.
+    # Every pair separately: a difference of large sums would be rounded.
     parts = jnp.sum((points[:, None] - points[None]) ** 2, axis=-1)
     weights = weigh(lax.psum(parts, axis_name))
     center = points[jnp.argmax(weights)]

@@ -2,7 +2,7 @@
 
 Communication overlaps with computation only for late collectives: a worker that
 waits for a vote or an average does not compute. Islands begin the next step
-during a vote; `Cost.ahead` is what they still wait.
+during a vote; `Cost.ahead` is the rest of their waiting time.
 """
 
 import collections
@@ -141,7 +141,7 @@ def costs(
   """Returns the cost of each method, and why some methods cannot be used.
 
   Both are by name. `fields` has the `sync` of each method's config; see `cost`
-  for the other arguments; `work` returns that of an averager.
+  for the other arguments; `work` maps an averager to its `work` there.
   """
   found, impossible = {}, {}
   for name, sync in fields.items():

@@ -434,7 +434,7 @@ def loops(start, tmp_path, monkeypatch):
 
 
 def _log(folder, name):
-  """What a custom loop has logged since it has begun for the last time."""
+  """The log of a custom loop since its last start."""
   path = folder / f'{name}.log'
   lines = path.read_text().splitlines() if path.exists() else []
   rows = [line.split() for line in lines if line.count(' ') == 2]

@@ -40,7 +40,7 @@ def train(params, x, y):
 
 
 def told(lie, params, before, first):
-  """What a liar sends, by the index of its lie.
+  """The values that a liar sends, by the index of its lie.
 
   Args:
     lie: an index of `LIES`.
