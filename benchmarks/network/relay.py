@@ -7,8 +7,9 @@ others are islands behind routers that masquerade, so all messages between them
 pass through the coordinator's host: into it and out of it again. Times averages
 in float32, one after another. Prints the milliseconds of an average on the
 slowest host, the milliseconds that the coordinator's link needs for its bytes,
-and their ratio, the share of the link that is used. The limit is 0.9. TCP is told to use Reno, because even bare sockets use only 0.8 of the
-emulated links with BBR or CUBIC. Writes relay.json.
+and their ratio, the share of the link that is used. The limit is 0.9. TCP is
+told to use Reno, because even bare sockets use only 0.8 of the emulated links
+with BBR or CUBIC. Writes relay.json.
 """
 
 import argparse
