@@ -7,8 +7,8 @@ tests/support/liars.py. From its fifth round on, one of them passes on flipped
 signs, NaN, its parameters times 100, its parameters of two rounds before, or
 always the same. Under each averager that withstands a liar, the held-out loss
 must be at most 2% above the loss of honest islands. The others must name the
-liar in its first round with a lie: in a line about what it has sent, or by the least weight
-in the average.
+liar in its first round with a lie: in a line about the values that it has sent,
+or by the least weight in the average.
 
 A liar with flipped signs sends usual lengths, so only its weight names it. The
 mean, without a defense, is only printed. The exit code is 1 if a loss is
