@@ -17,7 +17,7 @@ gradient.
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent import futures
-import statistics
+import functools
 import time
 from typing import Any, NamedTuple
 
@@ -41,28 +41,48 @@ class WrongGuess(Exception):
 class Odds:
   """Tells whether guessing takes less time than waiting.
 
-  A wrong guess costs a step, and waiting costs a round trip.
-
-  Attributes:
-    trip: measures the round trips of votes.
-    step: measures steps.
+  A wrong guess costs a step, and waiting costs a round trip: the shortest of
+  the last ones, because longer ones have waited for a slower island, too.
   """
 
   def __init__(self) -> None:
-    self.trip, self.step = Watch(), Watch()
     self._wrong: deque[bool] = deque(maxlen=KEPT)
+    self._trips: deque[float] = deque(maxlen=KEPT)
+    self._step, self._waited, self._before = Watch(), 0.0, time.perf_counter()
 
   def note(self, is_wrong: bool) -> None:
     """Notes whether a guess was wrong, or would have been."""
     self._wrong.append(is_wrong)
 
+  def travels(self, vote: Callable[[], np.ndarray]) -> np.ndarray:
+    """Returns the answer to a vote, and measures its round trip."""
+    began = time.perf_counter()
+    answer = vote()
+    self._trips.append(time.perf_counter() - began)
+    return answer
+
+  def waits(self, answer: Callable[[], np.ndarray]) -> np.ndarray:
+    """Returns an answer; the step does nothing meanwhile."""
+    began = time.perf_counter()
+    try:
+      return answer()
+    finally:
+      self._waited += time.perf_counter() - began
+
+  def next(self) -> None:
+    """Notes that a step is complete, with everything since the one before."""
+    now = time.perf_counter()
+    self._step.add(now - self._before - self._waited)
+    self._before, self._waited = now, 0.0
+
   @property
   def are_good(self) -> bool:
     """Whether to guess."""
-    if not self._wrong:
+    if not (self._trips and self._step.median):
       return False
-    repeated = statistics.mean(self._wrong) * self.step.median
-    return repeated < self.trip.median
+    # As if one more guess had been wrong: few votes say little.
+    wrong = (1 + sum(self._wrong)) / (1 + len(self._wrong))
+    return wrong * self._step.median < min(self._trips)
 
 
 class Guesses(Peers):
@@ -98,19 +118,15 @@ class Guesses(Peers):
 
   def _answer(self, operation: str, message: np.ndarray) -> np.ndarray:
     """Returns the answer to a vote, or a guess: that no island asks."""
+    vote = functools.partial(self._peers.fold, operation, message)
+    ask = functools.partial(self._odds.travels, vote)
     if operation == 'pmin' or message.any():
-      return self._ask(operation, message)
+      return self._odds.waits(ask)
     if self.dares:
-      self.flight = self._thread.submit(self._ask, operation, message)
+      self.flight = self._thread.submit(ask)
       return message
-    answer = self._ask(operation, message)
+    answer = self._odds.waits(ask)
     self._odds.note(is_wrong=bool(answer.any()))
-    return answer
-
-  def _ask(self, operation: str, message: np.ndarray) -> np.ndarray:
-    began = time.perf_counter()
-    answer = self._peers.fold(operation, message)
-    self._odds.trip.add(time.perf_counter() - began)
     return answer
 
   def settle(self) -> None:
@@ -121,7 +137,7 @@ class Guesses(Peers):
     """
     if not self.flight:
       return
-    answer, self.flight = self.flight.result(), None
+    answer, self.flight = self._odds.waits(self.flight.result), None
     is_wrong = answer.tobytes() != self._answers[-1].tobytes()
     self._odds.note(is_wrong)
     self._peers.guessed(not is_wrong)
@@ -177,9 +193,8 @@ class Ahead:
     self._next: _Next | None = None
 
   def __call__(self, state: Any, batch: Batch) -> tuple[Any, Any]:
-    began = time.perf_counter()
     made = complete(self._mapper.peers, self._take, state, batch)
-    self._odds.step.add(time.perf_counter() - began)
+    self._odds.next()
     return made
 
   def _take(self, peers: Peers, state: Any, batch: Batch) -> tuple[Any, Any]:

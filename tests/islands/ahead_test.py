@@ -106,15 +106,29 @@ def test_a_vote_on_its_way_needs_one_more_state_and_gradient(looks_ahead, most):
 
 
 @pytest.mark.parametrize('wrong, guesses', [(0, True), (2, True), (6, False)])
-def test_it_guesses_while_repeats_cost_less_than_round_trips(wrong, guesses):
-  """Steps of a second, round trips of 50 ms, and that many of 100 votes."""
+def test_it_guesses_while_repeats_cost_less_than_round_trips(
+  wrong, guesses, monkeypatch
+):
+  """Steps of a second, trips of 50 ms, and that many of 100 guesses are wrong.
+
+  Half of the second passes between the calls of a step. Most votes have also
+  waited for a slower island, which counts neither as a step nor as a trip.
+  """
+  now = 0.0
+  monkeypatch.setattr(ahead.time, 'perf_counter', lambda: now)
   odds = ahead.Odds()
-  assert not odds.are_good
-  for _ in range(3):
-    odds.step.add(1.0)
-    odds.trip.add(0.05)
-  for vote in range(200):  # The first 100 no longer count.
-    odds.note(vote < 100 or vote < 100 + wrong)
+
+  def vote():
+    nonlocal now
+    now += 0.05 if index % 9 == 0 else 0.8
+    return np.array([0])
+
+  for index in range(200):  # The first 100 no longer count.
+    assert index > 1 or not odds.are_good
+    now += 1.0
+    odds.waits(functools.partial(odds.travels, vote))
+    odds.note(index < 100 or index < 100 + wrong)
+    odds.next()
   assert odds.are_good == guesses
 
 
