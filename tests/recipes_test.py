@@ -16,6 +16,7 @@ import yaml
 from selsync_jax import config
 from selsync_jax.cluster import connection, processes, signals
 from selsync_jax.commands import train
+from selsync_jax.islands.server import CoordinatorServer
 from tests.support import live_runs
 
 RECIPES = pathlib.Path(__file__).parents[1] / 'docs' / 'recipes'
@@ -276,3 +277,17 @@ def test_two_processes_of_ray_train_as_one_run(tmp_path):
   (line,) = re.findall(r'step 100: loss 0\.\d+, synchronized: .*', done.stdout)
   assert line
   assert (tmp_path / 'run' / '100').exists()
+
+
+@pytest.mark.slow
+def test_the_hook_for_tunix_trains_there():
+  pytest.importorskip('tunix', reason='needs the extra reference')
+  with CoordinatorServer(islands=1) as point:
+    # Its libraries warn about each other.
+    given = {'PYTHONWARNINGS': '', 'SELSYNC_INVITATION': str(point.invitation)}
+    done = live_runs.run(
+      *(sys.executable, RECIPES / 'tunix_island.py', 'maui'),
+      env=os.environ | given,
+    )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.split() == ['[[1.]', '[1.]', '[1.]]']

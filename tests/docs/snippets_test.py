@@ -173,18 +173,6 @@ def test_a_loop_on_islands_finds_the_weights(loop, said):
   np.testing.assert_allclose(weights, np.ones(3), atol=0.15)
 
 
-@pytest.mark.slow
-def test_the_hook_for_tunix_trains_there():
-  pytest.importorskip('tunix', reason='needs the extra reference')
-  ((_, text),) = blocks('docs/islands.md', 'py')
-  # Its libraries warn about each other.
-  done = live_runs.run(
-    *(sys.executable, '-c', text), env=os.environ | {'PYTHONWARNINGS': ''}
-  )
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.split() == ['[[1.]', '[1.]', '[1.]]']
-
-
 def test_own_loops_give_each_worker_keys_of_its_own(printed):
   keys = [printed[place].split() for place in LOOPS]
   assert sorted(keys) == [['2', '2']] * 2 + [['4', '4']] * 3
