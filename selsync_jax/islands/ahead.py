@@ -29,6 +29,7 @@ from selsync_jax.devices.mappers import Function
 from selsync_jax.islands.mapper import IslandMapper
 from selsync_jax.islands.peers import About, Peers
 from selsync_jax.islands.program import Begun, complete, cut
+from selsync_jax.sync.network import pays_to_guess
 
 KEPT = 100
 """The number of votes that tell how often a guess is wrong."""
@@ -39,10 +40,10 @@ class WrongGuess(Exception):
 
 
 class Odds:
-  """Tells whether guessing takes less time than waiting.
+  """Tells from measurements whether to guess, see `pays_to_guess`.
 
-  A wrong guess costs a step, and waiting costs a round trip: the shortest of
-  the last ones, because longer ones have waited for a slower island, too.
+  The shortest of the last round trips counts, because longer ones have waited
+  for a slower island, too.
   """
 
   def __init__(self) -> None:
@@ -54,15 +55,15 @@ class Odds:
     """Notes whether a guess was wrong, or would have been."""
     self._wrong.append(is_wrong)
 
-  def travels(self, vote: Callable[[], np.ndarray]) -> np.ndarray:
+  def trip(self, vote: Callable[[], np.ndarray]) -> np.ndarray:
     """Returns the answer to a vote, and measures its round trip."""
     began = time.perf_counter()
     answer = vote()
     self._trips.append(time.perf_counter() - began)
     return answer
 
-  def waits(self, answer: Callable[[], np.ndarray]) -> np.ndarray:
-    """Returns an answer; the step does nothing meanwhile."""
+  def wait(self, answer: Callable[[], np.ndarray]) -> np.ndarray:
+    """Returns an answer, and measures how long the step waits for it."""
     began = time.perf_counter()
     try:
       return answer()
@@ -82,7 +83,7 @@ class Odds:
       return False
     # As if one more guess had been wrong: few votes say little.
     wrong = (1 + sum(self._wrong)) / (1 + len(self._wrong))
-    return wrong * self._step.median < min(self._trips)
+    return pays_to_guess(wrong, self._step.median, min(self._trips))
 
 
 class Guesses(Peers):
@@ -119,13 +120,13 @@ class Guesses(Peers):
   def _answer(self, operation: str, message: np.ndarray) -> np.ndarray:
     """Returns the answer to a vote, or a guess: that no island asks."""
     vote = functools.partial(self._peers.fold, operation, message)
-    ask = functools.partial(self._odds.travels, vote)
+    ask = functools.partial(self._odds.trip, vote)
     if operation == 'pmin' or message.any():
-      return self._odds.waits(ask)
+      return self._odds.wait(ask)
     if self.dares:
       self.flight = self._thread.submit(ask)
       return message
-    answer = self._odds.waits(ask)
+    answer = self._odds.wait(ask)
     self._odds.note(is_wrong=bool(answer.any()))
     return answer
 
@@ -137,7 +138,7 @@ class Guesses(Peers):
     """
     if not self.flight:
       return
-    answer, self.flight = self._odds.waits(self.flight.result), None
+    answer, self.flight = self._odds.wait(self.flight.result), None
     is_wrong = answer.tobytes() != self._answers[-1].tobytes()
     self._odds.note(is_wrong)
     self._peers.guessed(not is_wrong)

@@ -25,6 +25,7 @@ from selsync_jax.runs.ledger import Ledger, Totals
 from selsync_jax.simulate.cluster import create_cluster, VirtualCluster
 from selsync_jax.simulate.ledgers import VirtualLedger
 from selsync_jax.simulate.simulation import Span
+from selsync_jax.sync.network import pays_to_guess
 from selsync_jax.sync.traffic import Collective
 from selsync_jax.training.setup import Setup
 
@@ -132,9 +133,10 @@ class LockstepLedger(VirtualLedger):
   ) -> list[Collective]:
     """Returns the votes that workers do not wait for in a step of seconds."""
     found = [c for c in votes if not c.late]
-    waited = sum(map(self._cluster.network.seconds, found))
-    share = self.totals.sync_steps / self.totals.steps
-    return found if self._cluster.ahead and share * step < waited else []
+    trip = sum(map(self._cluster.network.seconds, found))
+    wrong = self.totals.sync_steps / self.totals.steps
+    guesses = self._cluster.ahead and pays_to_guess(wrong, step, trip)
+    return found if guesses else []
 
   def _arrived(self, synced: bool) -> float:
     """Returns when everything that this step needs has arrived."""

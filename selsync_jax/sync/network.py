@@ -44,6 +44,19 @@ class Network(NamedTuple):
     return KINDS[collective.kind].rounds(self.workers)
 
 
+def pays_to_guess(wrong: float, step: float, trip: float) -> bool:
+  """Returns whether guessing the answer to a vote takes less time than waiting.
+
+  A wrong guess costs the step after it, and waiting costs the vote.
+
+  Args:
+    wrong: share of the guesses that are wrong.
+    step: seconds of a step.
+    trip: seconds of a vote.
+  """
+  return wrong * step < trip
+
+
 def bandwidth(text: str) -> float:
   """Converts `200Mbit`, `1Gbps` or `1GB/s`, for example, to bits per second.
 

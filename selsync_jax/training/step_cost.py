@@ -23,7 +23,7 @@ from selsync_jax.models import tasks
 from selsync_jax.sync.averagers import Averager
 from selsync_jax.sync.copies import Leaves, NONE, parameter_copies
 from selsync_jax.sync.delay import delayed
-from selsync_jax.sync.network import Network
+from selsync_jax.sync.network import Network, pays_to_guess
 from selsync_jax.sync.strategy import Strategy
 from selsync_jax.training.gradient import gradient
 from selsync_jax.training.problem import create_problem, Problem
@@ -107,8 +107,9 @@ def cost(
     if vote.late or on_numbers:  # Islands cannot guess a number.
       return vote.rate * (left if vote.late else trip)
     wrong = min(1.0, (1 - lssr) / vote.rate)
-    guessing = (1 - wrong) * left + wrong * max(trip, compute)
-    return vote.rate * min(trip, guessing)
+    if not pays_to_guess(wrong, compute, trip):
+      return vote.rate * trip
+    return vote.rate * ((1 - wrong) * left + wrong * max(trip, compute))
 
   average, hidden = waited(every[len(votes) :])
   if messages:

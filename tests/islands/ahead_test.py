@@ -126,7 +126,7 @@ def test_it_guesses_while_repeats_cost_less_than_round_trips(
   for index in range(200):  # The first 100 no longer count.
     assert index > 1 or not odds.are_good
     now += 1.0
-    odds.waits(functools.partial(odds.travels, vote))
+    odds.wait(functools.partial(odds.trip, vote))
     odds.note(index < 100 or index < 100 + wrong)
     odds.next()
   assert odds.are_good == guesses
