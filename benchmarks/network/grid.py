@@ -128,7 +128,7 @@ def probed(invitation: str, name: str, options: argparse.Namespace) -> Any:
   links = probing.Links(
     each[0].names,
     np.median([one.bandwidth for one in each], 0),
-    np.median([one.latency for one in each], 0),
+    np.median([one.round_trip for one in each], 0),
   )
   return links.network(options.hosts)[1:]
 

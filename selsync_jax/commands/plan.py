@@ -51,10 +51,10 @@ an all-reduce of b bytes
 
 ISLANDS = """\
 step = compute + collectives at each step
-  + (1 - LSSR) x (collectives and computation of an average + latency)
+  + (1 - LSSR) x (collectives and computation of an average + round trip)
   - time hidden behind compute
 an all-reduce of b bytes
-  = 2 (N-1)/N x b / bandwidth + 2 ceil((N-1)/4) x latency"""
+  = 2 (N-1)/N x b / bandwidth + 2 ceil((N-1)/4) x round trip"""
 """The formula for islands, which fetch from four others at a time."""
 
 DETAILS = ('delay', 'hidden', 'vote', 'average', 'sent')
@@ -156,11 +156,11 @@ def _probed(options: argparse.Namespace, shared: Any) -> 'IslandNetwork':
 
 
 def _matrix(links: 'Links') -> 'tables.Table':
-  """Returns the bandwidth and the latency of each pair of islands."""
+  """Returns the bandwidth and the round trip of each pair of islands."""
   from selsync_jax.report.tables import Cell, NONE
 
   each = zip(
-    links.names, links.bandwidth / 1e6, 1e3 * links.latency, strict=True
+    links.names, links.bandwidth / 1e6, 1e3 * links.round_trip, strict=True
   )
   return {
     name: {

@@ -44,28 +44,27 @@ class Links(NamedTuple):
     names: the islands' names.
     bandwidth: (N, N) float64, bits per second from an island (row) to another
       one (column); NaN on the diagonal.
-    latency: the same, in seconds from a request for a small message until the
-      message has arrived.
+    round_trip: the same, in seconds from a request for a small message until
+      the message has arrived.
   """
 
   names: Sequence[str]
   bandwidth: np.ndarray
-  latency: np.ndarray
+  round_trip: np.ndarray
 
   def network(self, workers: int) -> 'IslandNetwork':
     """Returns a network of this many islands, whose links are the worst one."""
     if len(self.names) == 1:
       return IslandNetwork(workers, np.inf, 0.0)
-    bandwidth, latency = np.nanmin(self.bandwidth), np.nanmax(self.latency)
-    return IslandNetwork(workers, float(bandwidth), float(latency))
+    bandwidth, trip = np.nanmin(self.bandwidth), np.nanmax(self.round_trip)
+    return IslandNetwork(workers, float(bandwidth), float(trip) / 2)
 
 
 class IslandNetwork(Network):
-  """N islands, which fetch messages from several others at a time."""
+  """N islands, which fetch messages from several others at a time.
 
-  @property
-  def round_trip(self) -> float:
-    return self.latency  # It was measured from the request on.
+  A fetch is two consecutive messages: a request, and the answer to it.
+  """
 
   @property
   def agreement(self) -> float:
@@ -74,9 +73,9 @@ class IslandNetwork(Network):
   def rounds(self, collective: Collective) -> int:
     others = self.workers - 1
     if collective.nbytes <= SMALL and collective.kind in _SHARED:
-      return min(1, others)
+      return 2 * min(1, others)
     exchanges = math.ceil(super().rounds(collective) / max(1, others))
-    return exchanges * math.ceil(others / FLOWS)
+    return 2 * exchanges * math.ceil(others / FLOWS)
 
 
 def work(averager: Averager, nbytes: float) -> float:
@@ -152,9 +151,9 @@ def measure(peers: Any, nbytes: int) -> Links:
     RunError: if an island has ended.
   """
   share = min(max(nbytes // peers.size, LEAST), MOST)
-  latency, whole = _seconds_of_pairs(peers, 1), _seconds_of_pairs(peers, share)
-  bandwidth = 8 * share / np.maximum(whole - latency, whole / 10)
-  found = np.stack(peers.share(np.stack([latency, bandwidth])), -1)
+  trip, whole = _seconds_of_pairs(peers, 1), _seconds_of_pairs(peers, share)
+  bandwidth = 8 * share / np.maximum(whole - trip, whole / 10)
+  found = np.stack(peers.share(np.stack([trip, bandwidth])), -1)
   return Links(peers.names, found[1], found[0])  # By sender, receiver.
 
 

@@ -33,7 +33,7 @@ def test_a_row_of_the_matrix_has_what_its_island_sends(pool):
     np.testing.assert_equal(other, links)
   assert [*links.names] == [*limits]
   between = ~np.eye(3, dtype=bool)
-  for figures in links.bandwidth, links.latency:
+  for figures in links.bandwidth, links.round_trip:
     assert np.isnan(figures.diagonal()).all() and (figures[between] > 0).all()
   for other in 0, 2:
     assert links.bandwidth[1, other] < links.bandwidth[other, 1]
@@ -42,7 +42,7 @@ def test_a_row_of_the_matrix_has_what_its_island_sends(pool):
     network.workers == 16
     and network.bandwidth == links.bandwidth[between].min()
   )
-  assert network.latency == links.latency[between].max()
+  assert network.round_trip == links.round_trip[between].max()
 
 
 @pytest.mark.usefixtures('short')
@@ -80,7 +80,7 @@ def test_a_probe_is_refused_where_islands_train_or_where_it_is_not_invited(
 
 
 @pytest.mark.parametrize(
-  'kind, nbytes, rounds',
+  'kind, nbytes, trips',
   [
     ('all_reduce', 4, {1: 0, 2: 1, 5: 1, 16: 1}),  # By the coordinator.
     ('all_gather', 4, {1: 0, 2: 1, 5: 1, 16: 1}),
@@ -89,7 +89,9 @@ def test_a_probe_is_refused_where_islands_train_or_where_it_is_not_invited(
     ('exchange', 1e6, {1: 0, 2: 1, 5: 1, 6: 2, 16: 4}),
   ],
 )
-def test_islands_fetch_four_messages_at_a_time(kind, nbytes, rounds):
+def test_islands_fetch_four_messages_at_a_time(kind, nbytes, trips):
   collective = Collective(kind, nbytes)
-  network = functools.partial(probing.IslandNetwork, bandwidth=1e8, latency=1.0)
-  assert {n: network(n).rounds(collective) for n in rounds} == rounds
+  network = functools.partial(
+    probing.IslandNetwork, bandwidth=np.inf, latency=0.5
+  )
+  assert {n: network(n).seconds(collective) for n in trips} == trips

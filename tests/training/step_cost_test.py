@@ -108,7 +108,7 @@ def test_islands_compute_an_average_and_agree_that_it_is_complete(
   delay, hidden
 ):
   """A delay hides messages only."""
-  links, work = probing.IslandNetwork(2, 1e9, 1e-3), 8e-3
+  links, work = probing.IslandNetwork(2, 1e9, 5e-4), 8e-3
   travel = links.seconds(Collective('all_reduce', 4e6 + 4e3))
   cost = step_cost.cost(
     strategy('local_sgd', period=8, delay=delay),
@@ -116,6 +116,6 @@ def test_islands_compute_an_average_and_agree_that_it_is_complete(
     compute=travel / 2,
     work=work,
   )
-  waits = (1 - hidden) * travel + work + links.latency
+  waits = (1 - hidden) * travel + work + links.round_trip
   assert cost.average == pytest.approx(waits / 8)
   assert cost.delay == 2
