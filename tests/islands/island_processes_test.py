@@ -1,79 +1,22 @@
-"""Islands as processes, and what happens when one of them dies."""
+"""Islands as processes of `selsync train`, of which some are killed."""
 
 import json
 import os
 import pathlib
-import re
 import signal
-import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 from selsync_jax.islands import journal, rounds
 from tests.support import live_runs
 from tests.support.distance import distant
-from tests.support.session import make_once, ROOT
+from tests.support.session import make_once
 
-RECIPE = ROOT / 'docs' / 'recipes' / 'island.py'
-WIDE = ROOT / 'tests' / 'support' / 'wide_island.py'
-RETURNING = ROOT / 'tests' / 'support' / 'returning_loop.py'
 LATE = '--config.sync.delay=3', '--config.sync.delta=0.3'
 PACED = 'tests/support/slow_digits.py'  # Dozens of steps while one starts.
 _SLOW = pytest.mark.slow
-
-
-@pytest.fixture
-def start():
-  """Starts processes whose output is text, in one stream."""
-  started = []
-
-  def start(*command):
-    started.append(
-      subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=ROOT,
-      )
-    )
-    return started[-1]
-
-  yield start
-  for process in started:
-    process.kill()
-    process.communicate()
-
-
-@pytest.fixture
-def meet(start):
-  """A coordinator of two islands, and its invitation."""
-  flags = '--islands=2', '--host=127.0.0.1', '--port=0'
-  point = start('-m', 'selsync_jax', 'meet', *flags)
-  return point, point.stdout.readline().strip()
-
-
-@_SLOW
-def test_the_recipe_trains_on_two_islands(start, meet, tmp_path, monkeypatch):
-  point, invitation = meet
-  monkeypatch.setenv('SELSYNC_INVITATION', invitation)
-  islands = [start(RECIPE, name, tmp_path) for name in ('maui', 'oahu')]
-  outputs = [island.communicate(timeout=120)[0] for island in islands]
-  assert [island.returncode for island in islands] == [0, 0], outputs
-  losses = [re.findall(r'loss (\S+)', text) for text in outputs]
-  assert all(float(loss[-1]) < float(loss[0]) for loss in losses)
-  point.send_signal(signal.SIGTERM)
-  *said, last = point.communicate(timeout=30)[0].splitlines()
-  said = [line.split(maxsplit=1)[1] for line in said]  # After the time.
-  assert [line.split(' from ')[0] for line in said[:2]] in (
-    ['maui has joined', 'oahu has joined'],
-    ['oahu has joined', 'maui has joined'],
-  )
-  assert sorted(said[2:]) == ['maui has left', 'oahu has left']
-  assert last == 'meet: stopped by SIGTERM'
 
 
 @pytest.fixture
@@ -164,7 +107,8 @@ def test_islands_that_begin_steps_during_votes_end_as_islands_that_wait(
   """A vote takes 0.1 s; one of them is killed, and both resume."""
   names = 'island0', 'island1'
   train = live_runs.command('selsync', 1, tmp_path, '--config.workers=2')
-  with distant(meet[1], 0.05) as far:
+  _, invitation = meet('--islands=2')
+  with distant(invitation, 0.05) as far:
     flags = [*LATE, f'--join={far}', '--cluster_timeout=12']
 
     def run():
@@ -174,7 +118,7 @@ def test_islands_that_begin_steps_during_votes_end_as_islands_that_wait(
 
     islands = run()
     live_runs.wait_for_rows(tmp_path / 'island0', 10, *islands)
-    _wait_for_guesses(meet[1])
+    _wait_for_guesses(invitation)
     live_runs.wait_for_rows(tmp_path / 'island0', 50, *islands)
     islands[1].kill()
     for island in islands:
@@ -189,11 +133,9 @@ def test_islands_that_begin_steps_during_votes_end_as_islands_that_wait(
 @_SLOW
 @pytest.mark.usefixtures('paced')
 def test_islands_that_begin_steps_during_votes_are_killed_and_rejoin(
-  start, tmp_path
+  meet, tmp_path
 ):
-  flags = '--islands=2', '--minimum=1', '--host=127.0.0.1', '--port=0'
-  point = start('-m', 'selsync_jax', 'meet', *flags)
-  invitation = point.stdout.readline().strip()
+  _, invitation = meet('--islands=2', '--minimum=1')
   with distant(invitation, 0.05) as far:
     train = _train('selsync', tmp_path, '--config.sync.delta=0.3')
     one, other = (
@@ -287,13 +229,9 @@ def test_one_that_is_killed_comes_again_while_the_others_train(tmp_path):
 
 @_SLOW
 @pytest.mark.usefixtures('paced')
-def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
+def test_a_run_of_two_becomes_one_of_three_and_of_two_again(meet, tmp_path):
   """One joins late, and another hands over its work and leaves."""
-  flags = '--islands=3', '--minimum=2', '--host=127.0.0.1', '--port=0'
-
-  def meet():
-    point = start('-m', 'selsync_jax', 'meet', *flags, '--timeout=6')
-    return point.stdout.readline().strip()
+  members = '--islands=3', '--minimum=2', '--timeout=6'
 
   def train(name, invitation, *more):
     flags = f'--join={invitation}', f'--island={name}', *more
@@ -302,7 +240,7 @@ def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
   def rows(name):
     return live_runs.rows(tmp_path / name)
 
-  invitation = meet()
+  _, invitation = meet(*members)
   first = [train(name, invitation) for name in ('maui', 'oahu')]
   live_runs.wait_for_rows(tmp_path / 'oahu', 20, *first)
   late = train('hawaii', invitation)  # Before the others by name.
@@ -323,7 +261,7 @@ def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
   stopped = rows('oahu')[-1]['step']
   assert stopped == rows('hawaii')[-1]['step'] > last + 30
   assert len(_repeat(tmp_path, f'--config={PACED}')) == 3
-  invitation, end = meet(), f'--config.steps={stopped + 20}'
+  (_, invitation), end = meet(*members), f'--config.steps={stopped + 20}'
   again = [train(name, invitation, end) for name in ('oahu', 'hawaii')]
   for code, lines in map(live_runs.outcome, again):
     assert code == 0 and f'resuming from step {stopped}' in lines, lines
@@ -333,10 +271,8 @@ def test_a_run_of_two_becomes_one_of_three_and_of_two_again(start, tmp_path):
 
 @_SLOW
 @pytest.mark.usefixtures('paced')
-def test_an_island_of_several_processes_comes_and_goes_as_one(start, tmp_path):
-  meet = '-m', 'selsync_jax', 'meet', '--islands=2', '--minimum=1'
-  point = start(*meet, '--host=127.0.0.1', '--port=0')
-  invitation = point.stdout.readline().strip()
+def test_an_island_of_several_processes_comes_and_goes_as_one(meet, tmp_path):
+  _, invitation = meet('--islands=2', '--minimum=1')
   mesh = '--config.mapper=mesh', '--config.mesh.fsdp=2'
   flags = *LATE, *mesh, '--config.sync.wire=int4', f'--join={invitation}'
   train = _train('selsync', tmp_path, *flags)
@@ -383,122 +319,3 @@ def test_one_that_was_frozen_for_long_comes_again_by_itself(tmp_path):
   assert 'has not answered for 2 s; last good checkpoint: step ' in line
   assert not (tmp_path / 'island1.1').exists()
   _repeat(tmp_path, f'--config={PACED}')
-
-
-@_SLOW
-def test_an_own_loop_of_several_processes_is_as_one_of_several_devices(
-  start, monkeypatch
-):
-  """Up to one int8 rounding step: the speaking process uses one device."""
-  flags = '--islands=2', '--host=127.0.0.1', '--port=0'
-
-  def ends(devices, *launch):
-    """Returns the final parameters of each island's processes."""
-    monkeypatch.setenv('JAX_NUM_CPU_DEVICES', f'{devices}')
-    point = start('-m', 'selsync_jax', 'meet', *flags)
-    given = point.stdout.readline().strip()
-    islands = [start(*launch, WIDE, given, name) for name in ('maui', 'oahu')]
-    outputs = [island.communicate(timeout=120)[0] for island in islands]
-    return [re.findall(r'has (\w+ \w+)', text) for text in outputs]
-
-  launch = *live_runs.LAUNCH[1:], '--processes=2', '--', sys.executable
-  (one,), (other,) = ends(2)
-  first, second = ends(1, *launch)
-  for alone, (each, same) in ((one, first), (other, second)):
-    assert each == same
-    given, expected = (
-      np.concatenate([np.frombuffer(bytes.fromhex(x), 'f4') for x in own])
-      for own in (each.split(), alone.split())
-    )
-    np.testing.assert_allclose(given, expected, atol=0.02)
-  assert one != other
-
-
-@pytest.fixture
-def loops(start, tmp_path, monkeypatch):
-  """Starts islands of a custom loop, with a coordinator of their own."""
-  monkeypatch.setenv('STEP_PAUSE', '0.05')
-
-  def loops(names, steps, folder='parted', minimum=1):
-    flags = f'--islands={len(names)}', f'--minimum={minimum}', '--port=0'
-    point = start('-m', 'selsync_jax', 'meet', *flags, '--host=127.0.0.1')
-    given = point.stdout.readline().strip()
-    (tmp_path / folder).mkdir(exist_ok=True)
-
-    def loop(name):
-      return start(RETURNING, given, name, tmp_path / folder, steps)
-
-    return loop, [*map(loop, names)]
-
-  return loops
-
-
-def _log(folder, name):
-  """The log of a custom loop since its last start."""
-  path = folder / f'{name}.log'
-  lines = path.read_text().splitlines() if path.exists() else []
-  rows = [line.split() for line in lines if line.count(' ') == 2]
-  begins = [i for i, row in enumerate(rows) if row[0] == 'begins']
-  return {row[0]: row[1:] for row in rows[begins[-1] + 1 if begins else 0 :]}
-
-
-def _until(found, *children):
-  """Waits until custom loops have logged something."""
-  while not found():
-    codes = [child.poll() for child in children]
-    assert not any(codes), [c.stdout.read() for c in children if c.poll()]
-    time.sleep(0.1)
-
-
-@_SLOW
-def test_a_custom_loop_that_is_killed_comes_again_as_another_one(
-  loops, tmp_path
-):
-  folder = tmp_path / 'parted'
-  loop, (one, other, victim) = loops('abc', 100000)
-  _until(lambda: '35' in _log(folder, 'c'), one, other, victim)
-  victim.kill()
-  victim.wait()
-  before = (folder / 'c.log').read_text().count('begins')
-  again = loop('c')
-  _until(
-    lambda: (folder / 'c.log').read_text().count('begins') > before,
-    *(one, other, again),
-  )
-
-  def equal():
-    """Steps after which the others have equal parameters, after an average."""
-    c, a, b = (_log(folder, name) for name in 'cab')
-    later = [step for step in [*c][1:] if step in a and step in b]
-    return [step for step in later if a[step][1] == b[step][1]]
-
-  _until(lambda: len(equal()) > 2, one, other, again)
-  for child in one, other, again:
-    child.kill()
-    child.wait()
-  a, c = _log(folder, 'a'), _log(folder, 'c')
-  at = next(iter(c))
-  assert int(at) > 35
-  assert c[at] == a[at]
-  assert all(c[step][1] == a[step][1] for step in equal())
-
-
-@_SLOW
-def test_custom_loops_that_are_all_killed_end_as_undisturbed_ones(
-  loops, tmp_path
-):
-  parted, whole = tmp_path / 'parted', tmp_path / 'whole'
-  _, undisturbed = loops('ab', 60, 'whole')
-  assert [child.wait() for child in undisturbed] == [0, 0]
-  _, first = loops('ab', 60)
-  _until(lambda: '35' in _log(parted, 'a'), *first)
-  for child in first:
-    child.kill()
-    child.wait()
-  _, again = loops('ab', 60)
-  assert [child.wait() for child in again] == [0, 0]
-  for name in 'ab':
-    rows = _log(parted, name)
-    assert next(iter(rows)) == '30'
-    expected = _log(whole, name)
-    assert rows == {step: expected[step] for step in rows}
