@@ -32,37 +32,28 @@ relative to the time without faults, and how often all started.
 """
 
 import argparse
-import collections
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 import json
-import os
 import pathlib
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from typing import Any
 
 from scipy import stats
 
 from selsync_jax.islands import journal
+from stress import disturbed
+from stress.disturbed import Islands, Restarted, Training
 from tests.support import emulated, live_runs, slow_digits
 
-PAUSE = 0.25  # Seconds of a step in which the CPU is idle.
-TIMEOUT = 1.0  # Seconds until a silent island is given up.
 QUIET = 60.0  # Seconds without a fault before the storm, and after it.
 CUT = 30.0  # Seconds without a network.
-PATIENCE = 120.0  # Seconds within which a victim must train again.
 SEEDS = range(100, 105)  # Seeds of undisturbed runs.
-MEETING = 10.0  # Seconds in which the processes of one run must meet.
-# Steps from one checkpoint of the reference to the next. A save takes some
-# 0.1 s, so every sqrt(2 x 0.1 s x 45 s) = 3 s is best (Young 1974).
-SAVES = 12
 FAULTS = {  # Number of victims of each.
   'killed': 1,
   'killed in an average': 1,
@@ -77,228 +68,18 @@ FAULTS = {  # Number of victims of each.
   'donor killed': 2,
 }
 LASTS = {  # Seconds; the others end at once.
-  'frozen': TIMEOUT / 3,
-  'given up': 2 * TIMEOUT,
+  'frozen': disturbed.TIMEOUT / 3,
+  'given up': 2 * disturbed.TIMEOUT,
   'cut off': CUT,
   'lock held': slow_digits.HELD,
 }
-CONFIG = 'tests/support/slow_digits.py'
 SAME = 'loss', 'synced', 'relative_change', 'samples', 'lssr'
 
 
-class Training:
-  """Processes that train, each on its own host, and one more host.
-
-  Args:
-    folder: the folder of their runs.
-    islands: N, the number of processes.
-    flags: more flags of `train`.
-    bandwidth: the rate of each host's link, in tc(8)'s notation.
-
-  Attributes:
-    running: the processes by name.
-    rate: steps per second without faults, see `ride_out`.
-    span: when the faults began and ended, in seconds since 1970.
-  """
-
-  rate: float
-  span: tuple[float, float]
-
-  def __init__(
-    self, folder: pathlib.Path, islands: int, flags: list[str], bandwidth: str
-  ):
-    self.folder, self._flags = folder, flags
-    self.names = [f'island{i}' for i in range(islands)]
-    self._hosts = emulated.Hosts(islands + 1, bandwidth, folder)
-    self.running: dict[str, subprocess.Popen] = {}
-
-  def begin(self, name: str) -> subprocess.Popen:
-    """Starts a process."""
-    raise NotImplementedError
-
-  def begin_all(self) -> None:
-    """Starts all processes."""
-    self.running = {name: self.begin(name) for name in self.names}
-
-  def metrics(self, name: str) -> pathlib.Path:
-    """The file of a process's reports."""
-    return self.folder / name / 'metrics.jsonl'
-
-  def end(self) -> None:
-    """Ends all processes."""
-    for process in self.running.values():
-      process.kill()
-      process.wait()
-
-  def link(self, name: str, state: str) -> None:
-    """Sets the link of a process's host `up` or `down`."""
-    self._hosts.link(self.names.index(name), state)
-
-  def log(self, name: str) -> str:
-    """The output of a process."""
-    return (self.folder / f'{name}.log').read_text()
-
-  def last(self, name: str) -> dict:
-    """A process's report of its last step."""
-    path = self.metrics(name)
-    rows = []
-    if path.exists():
-      with open(path, 'rb') as file:
-        file.seek(max(0, path.stat().st_size - 4096))
-        lines = file.read().splitlines(keepends=True)[1:]
-      rows = [line for line in lines if line.endswith(b'\n')]
-    return json.loads(rows[-1]) if rows else {'step': 0, 'synced': 0}
-
-  def step(self, name: str) -> int:
-    """The last step of a process; 0 before its first step."""
-    return self.last(name)['step']
-
-  def wait(self, name: str, step: int) -> bool:
-    """Waits until a process has passed a step; returns whether it has."""
-    return until(lambda: self.step(name) > step)
-
-  def _start(self, name: str, *command: str) -> subprocess.Popen:
-    host = (*self.names, 'meet').index(name)
-    with open(self.folder / f'{name}.log', 'a') as log:
-      return self._hosts.start(
-        *(host, command),
-        cwd=live_runs.ROOT,
-        env=os.environ | {'STEP_PAUSE': str(PAUSE)},
-        stdout=log,
-        stderr=subprocess.STDOUT,
-      )
-
-
-class Storm(Training):
-  """Islands, and their coordinator on the last host.
-
-  Attributes:
-    pauses: the seconds in which the others took three steps, by fault.
-    returns: the seconds from starts of islands to their training.
-  """
-
-  def __init__(self, *given: Any):
-    super().__init__(*given)
-    self.pauses: dict[str, list[float]] = collections.defaultdict(list)
-    self.returns: list[float] = []
-    self.point = self.meet()
-    self._invitation = ''
-    while not self._invitation:
-      time.sleep(0.1)
-      self._invitation = self.log('meet').partition('\n')[0]
-    self.begin_all()
-
-  def meet(self) -> subprocess.Popen:
-    """Starts the coordinator."""
-    islands = len(self.names)
-    least, keep = max(1, islands - 2), f'--keep={self.folder}/point.json'
-    return self._start(
-      *('meet', sys.executable, '-m', 'selsync_jax', 'meet'),
-      *(f'--host=host{islands}', f'--islands={islands}', f'--minimum={least}'),
-      *(keep, f'--log={self.folder}/events.jsonl'),
-    )
-
-  def begin(self, name: str) -> subprocess.Popen:
-    """Starts an island."""
-    given = f'--island={name}', f'--join={self._invitation}'
-    train = train_command(self.folder, self._flags)
-    return self._start(name, *train, *given, f'--cluster_timeout={TIMEOUT}')
-
-  def end(self) -> None:
-    """Ends the coordinator and all islands."""
-    self.point.kill()
-    self.point.wait()
-    super().end()
-
-  def events(self) -> list[journal.Event]:
-    """The events of joining and leaving islands."""
-    lines = (self.folder / 'events.jsonl').read_text().splitlines()
-    return [journal.Event(**json.loads(line)) for line in lines]
-
-  def back(self, name: str, step: int) -> float | None:
-    """Starts an island whenever it has ended, until it has passed a step.
-
-    Returns:
-      The seconds since its last start; `None` if it never passes the step.
-    """
-    began = deadline = time.monotonic()
-    deadline += PATIENCE
-    while time.monotonic() < deadline:
-      if self.running[name].poll() is not None:
-        self.running[name], began = self.begin(name), time.monotonic()
-      if self.step(name) > step:
-        self.returns.append(took := time.monotonic() - began)
-        return took
-      time.sleep(0.02)
-    return None
-
-  def rows(self, name: str) -> dict[int, dict]:
-    """An island's report of each step."""
-    rows = self.metrics(name).read_text().splitlines()
-    return {row['step']: row for row in map(json.loads, rows)}
-
-
-class Restarted(Training):
-  """One run of all processes, which start again whenever one has ended.
-
-  Attributes:
-    starts: how often all have started.
-  """
-
-  def __init__(self, *given: Any):
-    super().__init__(*given)
-    self.begin_all()
-    self.starts, self._is_over = 1, threading.Event()
-    self._supervisor = threading.Thread(target=self._supervise)
-    self._supervisor.start()
-
-  def begin(self, name: str) -> subprocess.Popen:
-    """Starts a process."""
-    more = *self._flags, f'--config.checkpoint.every={SAVES}'
-    return self._start(
-      *(name, *train_command(self.folder / 'run', more)),
-      *('--coordinator=host0:7000', f'--num_processes={len(self.names)}'),
-      *(f'--process_id={self.names.index(name)}',),
-      f'--cluster_timeout={MEETING}',
-    )
-
-  def metrics(self, name: str) -> pathlib.Path:
-    """The file of all processes' reports."""
-    return super().metrics('run')
-
-  def end(self) -> None:
-    """Ends all processes for good."""
-    self._is_over.set()
-    self._supervisor.join()
-    super().end()
-
-  def _supervise(self) -> None:
-    while not self._is_over.wait(0.1):
-      if any(each.poll() is not None for each in self.running.values()):
-        super().end()
-        self.begin_all()
-        self.starts += 1
-
-
-def train_command(workdir: pathlib.Path, flags: Sequence[str]) -> list[str]:
-  """The command of an undisturbed run of the same training."""
-  return live_runs.command('selsync', 1, workdir, *flags, config=CONFIG)
-
-
-def until(holds: Callable[[], Any]) -> bool:
-  """Waits until a condition holds; returns whether it does."""
-  deadline = time.monotonic() + PATIENCE
-  while time.monotonic() < deadline:
-    if holds():
-      return True
-    time.sleep(0.02)
-  return False
-
-
-def strike(storm: Training, kind: str, victims: list[str]) -> None:
+def strike(run: Training, kind: str, victims: list[str]) -> None:
   """Starts a fault."""
   if kind == 'killed in an average':  # It takes some steps.
-    until(lambda: storm.last(victims[0])['synced'])
+    disturbed.until(lambda: run.last(victims[0])['synced'])
   number = {
     'dismissed': signal.SIGTERM,
     'frozen': signal.SIGSTOP,
@@ -307,53 +88,55 @@ def strike(storm: Training, kind: str, victims: list[str]) -> None:
   }.get(kind, signal.SIGKILL)
   for name in victims:
     if kind == 'cut off':
-      storm.link(name, 'down')
+      run.link(name, 'down')
     else:
-      storm.running[name].send_signal(number)
+      run.running[name].send_signal(number)
 
 
-def release(storm: Training, kind: str, name: str, began: float) -> None:
+def release(run: Training, kind: str, name: str, began: float) -> None:
   """Ends a fault that would otherwise last."""
   time.sleep(max(0.0, began + LASTS.get(kind, 0.0) - time.monotonic()))
   if kind == 'cut off':
-    storm.link(name, 'up')
+    run.link(name, 'up')
   elif kind in ('frozen', 'given up'):
-    storm.running[name].send_signal(signal.SIGCONT)
+    run.running[name].send_signal(signal.SIGCONT)
   elif kind == 'dismissed':
-    storm.running[name].wait(PATIENCE)
+    run.running[name].wait(disturbed.PATIENCE)
 
 
-def disturb(storm: Storm, kind: str, victims: list[str]) -> Iterator[str]:
+def disturb(run: Islands, kind: str, victims: list[str]) -> Iterator[str]:
   """Inflicts a fault on victims, and yields errors of the other islands."""
   struck = victims
   if kind == 'donor killed':  # The first island gives a newcomer its state.
-    struck, known = [min(set(storm.names) - {victims[0]})], len(storm.events())
+    struck, known = [min(set(run.names) - {victims[0]})], len(run.events())
     victims = [victims[0], *struck]
-    storm.running[victims[0]].kill()
-    storm.running[victims[0]].wait()
-    storm.running[victims[0]] = storm.begin(victims[0])
+    run.running[victims[0]].kill()
+    run.running[victims[0]].wait()
+    run.running[victims[0]] = run.begin(victims[0])
     admitted = 'admitted', victims[0]
-    until(lambda: admitted in [each[1:3] for each in storm.events()[known:]])
-  other = next(name for name in storm.names if name not in victims)
+    disturbed.until(
+      lambda: admitted in [each[1:3] for each in run.events()[known:]]
+    )
+  other = next(name for name in run.names if name not in victims)
   began = time.monotonic()
-  strike(storm, kind, struck)
+  strike(run, kind, struck)
   if kind in ('point killed', 'both killed'):
-    storm.point.kill()
-    storm.point.wait()
-    storm.point = storm.meet()
+    run.point.kill()
+    run.point.wait()
+    run.point = run.meet()
   if kind == 'frozen':
-    release(storm, kind, victims[0], began)
-  goes_on = storm.wait(other, storm.step(other) + 2)
-  storm.pauses[kind].append(paused := time.monotonic() - began)
+    release(run, kind, victims[0], began)
+  goes_on = run.wait(other, run.step(other) + 2)
+  run.pauses[kind].append(paused := time.monotonic() - began)
   line = f'{kind:20} {" ".join(victims):16} {paused:5.1f} s'
   if victims and kind != 'frozen':
-    release(storm, kind, victims[0], began)
-    reached = max(map(storm.step, storm.names)) + 1
-    times = [storm.back(name, reached) for name in victims]
+    release(run, kind, victims[0], began)
+    reached = max(map(run.step, run.names)) + 1
+    times = [run.back(name, reached) for name in victims]
     if None in times:
       yield f'{victims} have not rejoined'
     line += f', back after {max(each or 0.0 for each in times):4.1f} s'
-  if not goes_on or not storm.wait(other, storm.step(other)):
+  if not goes_on or not run.wait(other, run.step(other)):
     yield f'{other} does not continue'
   print(line, flush=True)
 
@@ -368,18 +151,21 @@ def disturb_all(run: Restarted, kind: str, victims: list[str]) -> list[str]:
   return []
 
 
-def compare(storm: Storm) -> Iterator[str]:
+def compare(run: Islands) -> Iterator[str]:
   """Yields the differences between two islands' reports of a step."""
-  first, *others = [storm.rows(name) for name in storm.names]
-  for name, rows in zip(storm.names[1:], others, strict=True):
+  first, *others = [
+    {row['step']: row for row in live_runs.rows(run.folder / name)}
+    for name in run.names
+  ]
+  for name, rows in zip(run.names[1:], others, strict=True):
     common = first.keys() & rows.keys()
-    print(f'{name}: {len(common)} steps that {storm.names[0]} has, too')
+    print(f'{name}: {len(common)} steps that {run.names[0]} has, too')
     for step in sorted(common):
       if any(first[step][key] != rows[step][key] for key in SAME):
         yield f'{name} differs in step {step}'
         break
-  for name in storm.names:
-    if 'Traceback' in storm.log(name):
+  for name in run.names:
+    if 'Traceback' in run.log(name):
       yield f'{name} has printed a traceback'
 
 
@@ -388,7 +174,7 @@ def repeat(folder: pathlib.Path) -> Iterator[str]:
   began = time.monotonic()
   done = live_runs.run(
     *(sys.executable, '-m', 'selsync_jax', 'replay', folder),
-    f'--config={CONFIG}',
+    f'--config={disturbed.CONFIG}',
     timeout=None,
   )
   print(f'repeated in {time.monotonic() - began:.0f} s', done.stdout, sep='\n')
@@ -396,16 +182,16 @@ def repeat(folder: pathlib.Path) -> Iterator[str]:
     yield done.stderr
 
 
-def judge(storm: Storm, flags: list[str]) -> Iterator[str]:
+def judge(run: Islands, flags: list[str]) -> Iterator[str]:
   """Yields errors if undisturbed runs have other losses."""
 
   def loss(name):
-    path = storm.folder / name / 'summary.json'
+    path = run.folder / name / 'summary.json'
     return json.loads(path.read_text())['validation_loss']
 
   def train(seed):
     more = *flags, f'--config.seed={seed}'
-    command = train_command(storm.folder / f'seed{seed}', more)
+    command = disturbed.train_command(run.folder / f'seed{seed}', more)
     return live_runs.run(*command, timeout=None)
 
   with futures.ThreadPoolExecutor(2) as pool:
@@ -419,7 +205,7 @@ def judge(storm: Storm, flags: list[str]) -> Iterator[str]:
   # The 95% interval of Student's t for one more run.
   wide = stats.t.ppf(0.975, n - 1) * statistics.stdev(calm)
   wide *= (1 + 1 / n) ** 0.5
-  found = loss(storm.names[0])
+  found = loss(run.names[0])
   print(f'validation loss {found:.4f}, undisturbed {mean:.4f} +- {wide:.4f}')
   if abs(found - mean) > wide:
     yield f'the validation loss is none of {calm}'
@@ -470,30 +256,30 @@ def undisturbed(run: Training) -> float:
   return (run.step(run.names[0]) - step) / (time.monotonic() - began)
 
 
-def tell(storm: Storm) -> Iterator[str]:
+def tell(run: Islands) -> Iterator[str]:
   """Prints what the islands have done; yields errors."""
-  began, ended = storm.span
-  trained = present(storm, ended) - present(storm, began)
-  part = trained / (ended - began) / len(storm.names)
-  alive = trained / (trained + sum(storm.returns))
+  began, ended = run.span
+  trained = present(run, ended) - present(run, began)
+  part = trained / (ended - began) / len(run.names)
+  alive = trained / (trained + sum(run.returns))
   print(f'{part:.1%} of the islands took part')
   print(f'{alive:.1%} of those alive took part (goal 90%)')
-  usual, longest = statistics.median(storm.returns), max(storm.returns)
+  usual, longest = statistics.median(run.returns), max(run.returns)
   print(f'back after {usual:.1f} s (median) to {longest:.1f} s (goal 10 s)')
-  for kind, pauses in storm.pauses.items():
-    more = [max(0.0, pause - 3 / storm.rate) for pause in pauses]
+  for kind, pauses in run.pauses.items():
+    more = [max(0.0, pause - 3 / run.rate) for pause in pauses]
     print(f'{kind}: {min(more):.1f} to {max(more):.1f} s longer (goal 5 s)')
-  codes = {name: each.wait(600) for name, each in storm.running.items()}
+  codes = {name: each.wait(600) for name, each in run.running.items()}
   if any(codes.values()):
     yield f'exit codes {codes}'
     return
-  yield from compare(storm)
+  yield from compare(run)
 
 
-def present(storm: Storm, until: float) -> float:
+def present(run: Islands, until: float) -> float:
   """The total seconds in which islands have taken part until a time."""
   totals = journal.Totals()
-  events = [event for event in storm.events() if event.time < until]
+  events = [event for event in run.events() if event.time < until]
   for event in [*events, journal.Event(until, '', '', '')]:
     totals = totals.after(event)
   return totals.taken
@@ -529,7 +315,7 @@ def main() -> None:
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     given = folder, options.islands, flags, options.bandwidth
-    run = Restarted(*given) if options.restarts else Storm(*given)
+    run = Restarted(*given) if options.restarts else Islands(*given)
     try:
       if isinstance(run, Restarted):
         wrong = [*ride_out(run, options, disturb_all)]
