@@ -51,6 +51,7 @@ class Loop:
     self.loop = asyncio.new_event_loop()
     self._tick, self._pause = tick, pause
     self.now, self._last = 0.0, time.monotonic()
+    self._tasks: set[asyncio.Task[None]] = set()
     self._thread = threading.Thread(target=self._run, daemon=True)
 
   def start(self) -> None:
@@ -62,6 +63,18 @@ class Loop:
     """Calls a function in the thread, unless the thread has ended."""
     with contextlib.suppress(RuntimeError):  # The loop is closed.
       self.loop.call_soon_threadsafe(do, *args)
+
+  def begin(self, work: Callable[..., Any], *args: Any) -> asyncio.Task[None]:
+    """Runs a coroutine function; call it in the thread."""
+    task = self.loop.create_task(work(*args))
+    self._tasks.add(task)
+    task.add_done_callback(self._tasks.discard)
+    return task
+
+  def cancel(self) -> None:
+    """Cancels everything that `begin` runs; call it in the thread."""
+    for task in self._tasks:
+      task.cancel()
 
   def stop(self, seconds: float) -> None:
     """Ends the thread, after connections that were closed have closed."""

@@ -157,21 +157,18 @@ class Link:
     except (OSError, UnicodeError) as error:  # No host may have that name.
       self._loop.call(self._lost, None, str(error))
     else:
-      self._loop.call(self._secure, plain)
+      self._loop.call(self._loop.begin, self._secure, plain)
 
-  def _secure(self, plain: Any) -> None:
-    async def secure():
-      try:
-        await self._loop.loop.create_connection(
-          lambda: self._new(self._opened, self._hear, self._lost),
-          sock=plain,
-          **self._tls,
-        )
-      except OSError as error:
-        plain.close()
-        self._lost(None, str(error))
-
-    self._connecting = self._loop.loop.create_task(secure())
+  async def _secure(self, plain: Any) -> None:
+    try:
+      await self._loop.loop.create_connection(
+        lambda: self._new(self._opened, self._hear, self._lost),
+        sock=plain,
+        **self._tls,
+      )
+    except OSError as error:
+      plain.close()
+      self._lost(None, str(error))
 
   def _opened(self, frames: Frames) -> None:
     with self.changed:

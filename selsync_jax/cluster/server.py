@@ -44,10 +44,10 @@ class Server:
     self._loop = Loop(self._tick, TICK)
     self._loop.start()
 
-  def listen(self, listening: socket.socket, **tls: Any) -> None:
-    """Serves callers of a listening socket, with `create_server` and `tls`."""
+  def listen(self, listening: socket.socket) -> None:
+    """Serves callers of a listening socket."""
     self._server = self._wait_for(
-      self._loop.loop.create_server(self._caller, sock=listening, **tls)
+      self._loop.loop.create_server(self._caller, sock=listening)
     )
 
   def accept(self, plain: socket.socket) -> None:

@@ -86,27 +86,16 @@ class Copier:
 
   def __init__(self):
     self._loop = Loop(lambda now: None, _IDLE)
-    self._tasks: set[asyncio.Task[None]] = set()
     self._loop.start()
 
   def join(self, one: socket.socket, other: socket.socket) -> None:
     """Copies both ways until both sockets are closed; then closes them."""
-    self._loop.call(self._begin, joined, one, other)
+    self._loop.call(self._loop.begin, joined, one, other)
 
   def shutdown(self) -> None:
     """Closes all sockets."""
-    self._loop.call(self._cancel)
+    self._loop.call(self._loop.cancel)
     self._loop.stop(GREETING)
-
-  def _begin(self, work: Callable[..., Any], *args: Any) -> asyncio.Task[None]:
-    task = self._loop.loop.create_task(work(*args))
-    self._tasks.add(task)
-    task.add_done_callback(self._tasks.discard)
-    return task
-
-  def _cancel(self) -> None:
-    for task in self._tasks:
-      task.cancel()
 
 
 async def joined(one: socket.socket, other: socket.socket) -> None:
@@ -161,7 +150,7 @@ class Relay(Copier):
     self._new: dict[socket.socket, asyncio.Task[None]] = {}
     self._waiting: dict[str, asyncio.Future[socket.socket]] = {}  # By ticket.
     listening.setblocking(False)
-    self._loop.call(self._begin, self._accept)
+    self._loop.call(self._loop.begin, self._accept)
 
   def shutdown(self) -> None:
     """Closes all sockets, the listening one, too."""
@@ -176,7 +165,7 @@ class Relay(Copier):
       except OSError:  # Too many files are open.
         await asyncio.sleep(_RESTING)
         continue
-      self._new[caller] = self._begin(self._greet, caller)
+      self._new[caller] = self._loop.begin(self._greet, caller)
       await asyncio.sleep(0)  # It starts; otherwise, it would not close.
       if len(self._new) > self._most:  # The oldest is likely a stranger.
         self._new.pop(next(iter(self._new))).cancel()

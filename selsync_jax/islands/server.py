@@ -3,7 +3,6 @@
 The relay (relay.py) uses the same port.
 """
 
-import asyncio
 import atexit
 from collections.abc import Callable
 from concurrent import futures
@@ -99,7 +98,6 @@ class CoordinatorServer(Server):
     )
     super().__init__(machine, functools.partial(Frames, limit=FIRST))
     self._relayed: set[str] = set()  # Names of islands.
-    self._securing: set[asyncio.Task[None]] = set()
     self._relay = Relay(listening, islands, self._summon, self._take)
     atexit.register(self.shutdown)
 
@@ -141,13 +139,13 @@ class CoordinatorServer(Server):
     """Ends the connections; the islands then look for another coordinator."""
     atexit.unregister(self.shutdown)
     self._relay.shutdown()
-    self._loop.call(self._cancel)
+    self._loop.call(self._loop.cancel)
     super().shutdown()
     self._journal.close()
 
   def _take(self, plain: socket.socket) -> None:
     """Serves a caller that speaks to the coordinator itself, over TLS."""
-    self._loop.call(self._begin, plain)
+    self._loop.call(self._loop.begin, self._secure, plain)
 
   def _summon(self, name: str, ticket: str) -> futures.Future[bool]:
     """Gives a ticket to the island with a host name; see `Relay`."""
@@ -168,23 +166,11 @@ class CoordinatorServer(Server):
 
   # The rest runs in the loop's thread.
 
-  def _begin(self, plain: socket.socket) -> None:
-    async def secure():
-      with contextlib.suppress(OSError):  # A stranger, or in a hurry.
-        await self._loop.loop.connect_accepted_socket(
-          self._caller,
-          plain,
-          ssl=self._tls,
-          ssl_handshake_timeout=GREETING,
-        )
-
-    task = self._loop.loop.create_task(secure())
-    self._securing.add(task)
-    task.add_done_callback(self._securing.discard)
-
-  def _cancel(self) -> None:
-    for task in self._securing:
-      task.cancel()
+  async def _secure(self, plain: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # A stranger, or in a hurry.
+      await self._loop.loop.connect_accepted_socket(
+        self._caller, plain, ssl=self._tls, ssl_handshake_timeout=GREETING
+      )
 
   def _call(self, name: str, ticket: str) -> bool:
     """Gives a ticket to an island; returns whether there is such an island."""
