@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import functools
 import hashlib
 import hmac
 import json
@@ -103,7 +104,7 @@ def kept_credentials(path: pathlib.Path) -> Credentials:
       return kept
     token, certificate, key = made = create_credentials()
     # Other users must never be able to read the file.
-    with open(path, 'x', opener=_open_private) as file:
+    with open(path, 'x', opener=functools.partial(os.open, mode=0o600)) as file:
       file.write(json.dumps([token, certificate.decode(), key.decode()]))
   except OSError as error:
     raise ConfigError(f'--keep={path}: {error.strerror}') from error
@@ -115,10 +116,6 @@ def kept_credentials(path: pathlib.Path) -> Credentials:
       'new ones'
     ) from error
   return made
-
-
-def _open_private(path: str, flags: int) -> int:
-  return os.open(path, flags, 0o600)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,7 +101,7 @@ class FlightPeers(Peers):
 
   def conclude(self) -> None:
     if self._served:
-      self._answer('commit')
+      self._answer(self._arrive('commit'))
       self._serve(None)
 
   def regroup(self) -> None:
@@ -200,19 +200,13 @@ class FlightPeers(Peers):
       arrive, kind, self._channel, operation, name, shape, body, self._step
     )
 
-  def _answer(self, *arrival: Any) -> bytes:
+  def _answer(self, place: Place) -> bytes:
     """Returns the answer at a place, when all islands have arrived there."""
-    return self._link.run(self._link.member.answer(self._arrive(*arrival)))
+    return self._link.run(self._link.member.answer(place))
 
   def share(self, message: np.ndarray) -> list[np.ndarray]:
-    size, count = message.nbytes, self.size
-    whole = self._vote('gather', message)
-    return [
-      np.frombuffer(whole[i * size : (i + 1) * size], message.dtype).reshape(
-        message.shape
-      )
-      for i in range(count)
-    ]
+    whole = np.frombuffer(self._vote('gather', message), message.dtype)
+    return [x.reshape(message.shape) for x in np.split(whole, self.size)]
 
   def fold(self, operation: str, message: np.ndarray) -> np.ndarray:
     whole = self._vote(operation, message)
@@ -222,7 +216,7 @@ class FlightPeers(Peers):
     body = message.tobytes()
     place = self._arrive('vote', operation, message.dtype, message.shape, body)
     self._audit.sends('coordinator', place, body)
-    whole = self._link.run(self._link.member.answer(place))
+    whole = self._answer(place)
     self._link.count(sent_bytes=message.nbytes, received_bytes=len(whole))
     return whole
 
@@ -231,7 +225,7 @@ class FlightPeers(Peers):
     vote = bytes([arrive()])
     self._audit.sends('coordinator', place, vote)
     self._link.do(self._link.member.vote, place, vote)
-    return self._link.run(self._link.member.answer(place)) == b'\1'
+    return self._answer(place) == b'\1'
 
   def departs(self) -> None:
     self._step = self._link.member.done.step
