@@ -171,16 +171,8 @@ class SignedFrames(Frames):
   do so after the first message.
   """
 
-  def __init__(
-    self,
-    opened: Callable[[Frames], None],
-    hear: Callable[[Frames, bytes], None],
-    lost: Callable[[Frames], None],
-    token: str,
-    *,
-    listens: bool,
-  ):
-    super().__init__(opened, hear, lost, SIGNED if listens else LIMIT)
+  def __init__(self, *args: Any, token: str, listens: bool):
+    super().__init__(*args, SIGNED if listens else LIMIT)
     self._token, self._listens = token.encode(), listens
     self._hello = _HELLO + secrets.token_hex(16).encode() + b'\n'
     self._keys: list[bytes] = []  # This end's key, and the other end's.

@@ -42,7 +42,7 @@ class End(SignedFrames):
       lambda _: setattr(self, 'is_open', True),
       lambda _, content: self.heard.append(content),
       lambda _: None,
-      token,
+      token=token,
       listens=listens,
     )
     self.connection_made(Wire())

@@ -36,7 +36,7 @@ class Caller:
       lambda _: self.heard.append('its number'),
       lambda _, content: self.heard.append(content),
       lambda _: None,
-      token,
+      token=token,
       listens=False,
     )
     self.frames.connection_made(self)
