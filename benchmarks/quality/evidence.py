@@ -30,15 +30,13 @@ import shlex
 import statistics
 from typing import Any, NamedTuple
 
-from benchmarks import marked
 from benchmarks.network import cluster as emulated
 from benchmarks.quality import runs as training
 from benchmarks.quality import shaped
 from benchmarks.quality.families import BSP, FAMILIES, QUICK, TASKS
 from benchmarks.quality.ratios import create_clock
 from benchmarks.quality.recipes import SHARE, train, Workload
-from benchmarks.table import markdown, report
-from selsync_jax.commands import config_file
+from benchmarks.table import markdown
 from selsync_jax.config import ConfigError
 from selsync_jax.report import (
   comparison_table,
@@ -260,25 +258,37 @@ def record(result: Result) -> dict[str, Any]:
 def create_workload(name: str, options: argparse.Namespace) -> Workload:
   """The workload of a task with the command line's options."""
   task = TASKS[name]
-  fields = {
-    'data.backend': 'numpy',
-    'mapper': 'map',  # Faster for several runs at a time.
-    'eval.every_epochs': 1000.0,
-    **(task.fields if options.quick else {}),
-  }
-  if options.idx_dir and task.config.startswith('fashion_mnist'):
-    fields['data.idx_dir'] = options.idx_dir
-  count = QUICK_TRIALS if options.quick else TRIALS
-  given = config_file.arguments(fields)
-  config = task.quick if options.quick else task.config
-  return Workload(config, given, count, options.work / name)
+  config, fields, count = task.config, {}, TRIALS
+  if options.quick:
+    config, fields, count = task.quick, task.fields, QUICK_TRIALS
+  return Workload.create(
+    config, fields, count, options.work / name, options.idx_dir
+  )
+
+
+def has_data(name: str, options: argparse.Namespace) -> bool:
+  """Whether a task's data can be read; if not, prints the reason."""
+  (bsp, *_) = create_workload(name, options).family(BSP).values()
+  try:
+    create_problem(check(bsp.config))
+  except ConfigError as error:
+    print(f'{name} is left out: {error}')
+    return False
+  return True
+
+
+def section(name: str, options: argparse.Namespace) -> training.Section:
+  """Trains on a task, and draws the figure; returns the result."""
+  workload = create_workload(name, options)
+  result = measure(workload, options)
+  draw(result.found, workload.folder)
+  said = text(name, workload, result, options)
+  return training.Section(TASKS[name].title, said, record(result))
 
 
 def main() -> None:
-  marks = [f'evidence_{name}' for name in TASKS]
-  parser = training.parser(__doc__, 'evidence', *marks)
+  parser = training.parser(__doc__, 'evidence', tasks=TASKS)
   add = parser.add_argument
-  add('--tasks', nargs='+', default=list(TASKS), choices=TASKS)
   add('--families', nargs='+', choices=FAMILIES, help='BSP is always added')
   about = f'short runs, few trials, and {QUICK} families, in WORK-quick'
   add('--quick', action='store_true', help=about)
@@ -291,23 +301,10 @@ def main() -> None:
   if options.emulated and (reason := emulated.missing()):
     print(f'no times of the emulated cluster: {reason}')
     options.emulated = 0
-  results, notes = {}, []
-  for name in options.tasks:
-    workload = create_workload(name, options)
-    (bsp, *_) = workload.family(BSP).values()
-    try:
-      create_problem(check(bsp.config))
-    except ConfigError as error:
-      print(f'{name} is left out: {error}')
-      continue
-    result = measure(workload, options)
-    draw(result.found, workload.folder)
-    said = text(name, workload, result, options)
-    if options.into:
-      marked.insert(f'\n{said}\n', options.into, f'evidence_{name}')
-    results[name] = record(result)
-    notes.append(f'### {TASKS[name].title}\n\n{said}')
-  report(options.out, results, notes=notes)
+  options.tasks = [name for name in options.tasks if has_data(name, options)]
+  training.report_tasks(
+    'evidence', options, lambda name: section(name, options)
+  )
 
 
 if __name__ == '__main__':

@@ -12,11 +12,12 @@ import re
 import subprocess
 import sys
 import tomllib
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.quality import families, runs
 from benchmarks.quality.families import BSP
-from selsync_jax.commands import config_file, trials
+from selsync_jax.commands import config_file
+from selsync_jax.commands.trials import list_trials
 from selsync_jax.report import comparison_table
 from selsync_jax.runs import files, history
 from selsync_jax.runs.history import Trial
@@ -26,6 +27,8 @@ TUNE = 'found by `tune`'
 SHARE = 0.03  # Share of BSP's bytes, for `tune`.
 TUNING_SEED = 50
 SEEDS = 80  # The first seed of the final runs.
+
+Name = TypeVar('Name')
 
 
 class Recipe(NamedTuple):
@@ -50,6 +53,31 @@ class Workload(NamedTuple):
   trials: int
   folder: pathlib.Path
 
+  @classmethod
+  def create(
+    cls,
+    config: str,
+    fields: Mapping[str, Any],
+    trials: int,
+    folder: pathlib.Path,
+    idx_dir: str | None,
+  ) -> 'Workload':
+    """Returns a workload whose runs are evaluated at their end alone.
+
+    `idx_dir` is a folder with the files of Fashion-MNIST, if the config reads
+    them.
+    """
+    named = config_file.with_method(config, 'bsp')
+    given = {
+      'data.backend': 'numpy',
+      'mapper': 'map',  # Faster for several runs at a time.
+      'eval.every_epochs': 1000.0,
+      **fields,
+    }
+    if idx_dir and config_file.load(named, []).data.name == 'fashion_mnist':
+      given['data.idx_dir'] = idx_dir
+    return cls(config, config_file.arguments(given), trials, folder)
+
   def list_trials(
     self,
     spec: str,
@@ -59,20 +87,26 @@ class Workload(NamedTuple):
   ) -> list[Trial]:
     """The runs of a method, with seeds from `seed` on."""
     own = [*self.fields, f'--config.seed={seed}']
-    return trials.list_trials(
+    return list_trials(
       self.config, own, [spec], self.folder, learning_rates=rates, seeds=seeds
     )
+
+  def tried(
+    self, specs: Iterable[str], rates: Sequence[Callable[[float], float]]
+  ) -> dict[Recipe, Trial]:
+    """The trials of some methods at some learning rates."""
+    return {
+      Recipe(spec, trial.learning_rate): trial
+      for spec in specs
+      for trial in self.list_trials(spec, rates, TUNING_SEED)
+    }
 
   def family(self, name: str) -> dict[Recipe, Trial]:
     """The trials of a family; BSP, the baseline, has every learning rate."""
     settings = families.FAMILIES[name]
     own = self.trials // len(settings)
     rates = families.rates(len(families.RATES) if name == BSP else own)
-    return {
-      Recipe(spec, trial.learning_rate): trial
-      for spec in settings
-      for trial in self.list_trials(spec, rates, TUNING_SEED)
-    }
+    return self.tried(settings, rates)
 
   def again(
     self, recipe: Recipe, seeds: int, first: int = SEEDS
@@ -127,24 +161,37 @@ def best(tried: Mapping[Recipe, Trial]) -> Recipe:
   return max(tried, key=rank)
 
 
+def choose(
+  tried: Mapping[Name, Mapping[Recipe, Trial]], jobs: int
+) -> dict[Name, Recipe]:
+  """Trains trials; returns the best recipe of each name."""
+  runs.train_all((t for each in tried.values() for t in each.values()), jobs)
+  return {name: best(each) for name, each in tried.items()}
+
+
+def retrain(
+  workload: Workload,
+  recipes: Mapping[Name, Recipe],
+  seeds: int,
+  jobs: int,
+  first: int = SEEDS,
+) -> dict[Name, list[Trial]]:
+  """Trains recipes with seeds from `first` on; returns the final runs."""
+  finals = {
+    name: workload.again(recipe, seeds, first)
+    for name, recipe in recipes.items()
+  }
+  runs.train_all(itertools.chain.from_iterable(finals.values()), jobs)
+  return finals
+
+
 def train(
   workload: Workload, names: Iterable[str], seeds: int, jobs: int
 ) -> dict[str, list[Trial]]:
   """Tries families and `tune`; trains the best of each with other seeds."""
-
-  def run(trials):
-    # `tune` may have found a family's setting, and therefore the same runs.
-    every = {t.workdir: t for t in itertools.chain.from_iterable(trials)}
-    runs.train_all(every.values(), jobs)
-
   tried = {name: workload.family(name) for name in names}
-  run([each.values() for each in tried.values()])
-  recipes = {name: best(each) for name, each in tried.items()}
+  recipes = choose(tried, jobs)
   bsp = history.read(tried[BSP][recipes[BSP]].workdir)
   sent = SHARE * bsp.outcome['bytes_per_worker']
   recipes[TUNE] = workload.search(sent, jobs)
-  finals = {
-    name: workload.again(recipe, seeds) for name, recipe in recipes.items()
-  }
-  run(finals.values())
-  return finals
+  return retrain(workload, recipes, seeds, jobs)

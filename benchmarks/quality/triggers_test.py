@@ -1,14 +1,13 @@
 """The rules that are compared at equal bytes."""
 
-import argparse
-
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
 
 from benchmarks.quality import triggers
-from benchmarks.quality.triggers import PERIOD, RULES, TASKS
+from benchmarks.quality.rules_test import tried
+from benchmarks.quality.triggers import PERIOD, RULES, STUDY
 import selsync_jax as ss
 from selsync_jax.commands import config_file
 from selsync_jax.methods import Context, METHODS
@@ -24,22 +23,6 @@ def rules():
   with own_code.forgotten():
     config_file.load(f'{triggers.FILE}:evenly,text', [])
     yield METHODS
-
-
-def tried(task, rule, folder):
-  """The trials of a rule."""
-  options = argparse.Namespace(idx_dir=None, work=folder)
-  return triggers.list_tried(triggers.create_workload(task, options), rule)
-
-
-@pytest.mark.parametrize('rule', RULES)
-def test_every_rule_has_as_many_trials_on_every_task(rule, tmp_path):
-  for task in TASKS:
-    trials = tried(task, rule, tmp_path)
-    assert len({t.workdir for t in trials.values()}) == triggers.TRIALS
-    for trial in {r.spec: t for r, t in trials.items()}.values():
-      strategy = check(trial.config).method(Context(100, trial.seed))
-      strategy.averager.check(trial.config.workers)
 
 
 def averaged(strategy, steps=400):
@@ -66,9 +49,10 @@ def averaged(strategy, steps=400):
 def sent(trial):
   """The bytes of a worker per step, when a budget is met."""
   strategy = check(trial.config).method(Context(100, trial.seed))
-  every = strategy.sends(SHARED | {'model_state': {}}, 4)
+  shared = SHARED | {'model_state': {}}
+  every = strategy.sends(shared, 4)
   scales = {None: 1.0}
-  if strategy.averager.metrics(strategy.averager.init(SHARED['params'])):
+  if strategy.averager.metrics(strategy.averager.init(shared)):
     scales |= averaged(strategy)
   period = strategy.trigger.traits.period
   often = 1 / period if period else 0.2
@@ -80,10 +64,9 @@ def sent(trial):
 
 @pytest.mark.slow
 def test_no_rule_sends_more_bytes_than_the_period(tmp_path):
-  (period, *_) = tried('text', PERIOD, tmp_path).values()
+  (period, *_) = tried(STUDY, 'text', PERIOD, tmp_path).values()
   for rule in RULES:
-    each = {r.spec: t for r, t in tried('text', rule, tmp_path).items()}
-    for spec, trial in each.items():
+    for spec, trial in tried(STUDY, 'text', rule, tmp_path).items():
       if spec != 'bsp':
         assert 0.8 < sent(trial) / sent(period) < 1.06
 

@@ -1,6 +1,6 @@
 """What does a percent of BSP's bytes cost? Local SGD by wire and by period.
 
-  python -m benchmarks.quality.wires --into=docs/evidence.md
+  python -m benchmarks.quality.wires --tasks text --into=docs/evidence.md
   python -m benchmarks.quality.wires --tasks text --seeds=5
 
 Trains a task with every wire of `WIRES` at every period of `PERIODS`, and BSP.
@@ -19,14 +19,12 @@ not repeated.
 import argparse
 from collections.abc import Iterable, Mapping
 import itertools
-import pathlib
 from typing import NamedTuple
 
-from benchmarks import marked
-from benchmarks.quality import evidence, families, runs
+from benchmarks.quality import evidence, families, recipes, runs
 from benchmarks.quality.families import BSP
-from benchmarks.quality.recipes import best, Recipe, TUNING_SEED, Workload
-from benchmarks.table import markdown, report
+from benchmarks.quality.recipes import TUNING_SEED, Workload
+from benchmarks.table import markdown
 from selsync_jax.commands import flags
 from selsync_jax.report import (
   comparison_table,
@@ -93,25 +91,19 @@ def measure(
   """Trains every row; returns the outcomes, the most bytes first."""
   rates = [*map(flags.rate, RATES)]
   tried = {
-    row: {
-      Recipe(spec, trial.learning_rate): trial
-      for trial in workload.list_trials(spec, rates, TUNING_SEED)
-    }
+    row: workload.tried([spec], rates)
     for row, spec in list_specs(task, options.wires).items()
   }
-  runs.train_all((t for e in tried.values() for t in e.values()), options.jobs)
-  recipes = {row: best(each) for row, each in tried.items()}
+  chosen = recipes.choose(tried, options.jobs)
   found = {}
-  for row, recipe in recipes.items():
+  for row, recipe in chosen.items():
     (trial,) = comparison_table.read_entries([tried[row][recipe]])
     found[row] = Outcome(trial)
-  finals = {
-    row: workload.again(recipes[row], options.seeds, FIRST_SEED)
-    for row in recipes
-    if row in {(BSP, 1), *contenders(found)}
-  }
-  by_seed = zip(*finals.values(), strict=True)
-  runs.train_all(itertools.chain.from_iterable(by_seed), options.jobs)
+  trained = {(BSP, 1), *contenders(found)}
+  again = {row: chosen[row] for row in chosen if row in trained}
+  finals = recipes.retrain(
+    workload, again, options.seeds, options.jobs, FIRST_SEED
+  )
   for row, each in finals.items():
     (entry,) = comparison_table.read_entries(each)
     found[row] = found[row]._replace(final=entry)
@@ -211,41 +203,36 @@ def text(found: Mapping[Row, Outcome], name: str, seeds: int) -> str:
   )
 
 
+def section(name: str, options: argparse.Namespace) -> runs.Section:
+  """Measures a task, and draws its figure; returns its part of the page."""
+  task = TASKS[name]
+  workload = evidence.create_workload(task.name, options)
+  workload = workload._replace(folder=options.work / name)
+  found = measure(workload, task, options)
+  image_files.write([draw(found, name)], options.work)
+  record = {
+    _label(*row): {
+      'learning_rate': outcome.trial.learning_rate,
+      'outcomes': {
+        seed: run.outcome
+        for entry in outcome
+        if entry
+        for seed, run in entry.runs.items()
+      },
+    }
+    for row, outcome in found.items()
+  }
+  return runs.Section(task.title, text(found, name, options.seeds), record)
+
+
 def main() -> None:
-  parser = runs.parser(__doc__, 'wires')
+  parser = runs.parser(__doc__, 'wires', tasks=TASKS)
   add = parser.add_argument
-  add('--tasks', nargs='+', default=list(TASKS), choices=TASKS)
   add('--wires', nargs='+', default=WIRES, choices=WIRES)
   add('--idx-dir', help='folder with the files of Fashion-MNIST')
   parser.set_defaults(quick=True)
   options = parser.parse_args()
-  if options.into:
-    for name in options.tasks:
-      marked.check(pathlib.Path(options.into), f'wires_{name}')
-  results, notes = {}, []
-  for name in options.tasks:
-    task = TASKS[name]
-    workload = evidence.create_workload(task.name, options)
-    workload = workload._replace(folder=options.work / name)
-    found = measure(workload, task, options)
-    image_files.write([draw(found, name)], options.work)
-    said = text(found, name, options.seeds)
-    if options.into:
-      marked.insert(f'\n{said}\n', options.into, f'wires_{name}')
-    results[name] = {
-      _label(*row): {
-        'learning_rate': outcome.trial.learning_rate,
-        'outcomes': {
-          seed: run.outcome
-          for entry in outcome
-          if entry
-          for seed, run in entry.runs.items()
-        },
-      }
-      for row, outcome in found.items()
-    }
-    notes.append(f'### {task.title}\n\n{said}')
-  report(options.out, results, notes=notes)
+  runs.report_tasks('wires', options, lambda name: section(name, options))
 
 
 if __name__ == '__main__':

@@ -23,7 +23,7 @@ def test_every_row_has_as_many_trials_on_its_own_wire(task, tmp_path):
   specs = wires.list_specs(task, wires.WIRES)
   rates = [*map(flags.rate, wires.RATES)]
   every = {
-    row: workload(task, tmp_path).list_trials(spec, rates, recipes.TUNING_SEED)
+    row: [*workload(task, tmp_path).tried([spec], rates).values()]
     for row, spec in specs.items()
   }
   assert {len(trials) for trials in every.values()} == {len(wires.RATES)}
