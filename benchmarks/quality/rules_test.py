@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from benchmarks.quality import triggers
+from benchmarks.quality import outer, triggers
 from benchmarks.quality.evidence_test import finish
 from benchmarks.quality.rules import Outcome, Study, Task
 from selsync_jax.methods import Context
@@ -12,7 +12,7 @@ from selsync_jax.report import comparison_table
 from selsync_jax.training.settings import check
 from tests.support import own_code
 
-STUDIES = (triggers.STUDY,)
+STUDIES = triggers.STUDY, outer.STUDY
 
 
 @pytest.fixture(autouse=True)
