@@ -172,7 +172,7 @@ class SignedFrames(Frames):
   """
 
   def __init__(self, *args: Any, token: str, listens: bool):
-    super().__init__(*args, SIGNED if listens else LIMIT)
+    super().__init__(*args, limit=SIGNED if listens else LIMIT)
     self._token, self._listens = token.encode(), listens
     self._hello = _HELLO + secrets.token_hex(16).encode() + b'\n'
     self._keys: list[bytes] = []  # This end's key, and the other end's.
