@@ -14,6 +14,7 @@ import re
 import sys
 
 import jax
+import optax
 
 from selsync_jax import fields, methods, optimizers
 from selsync_jax.methods import parts
@@ -39,7 +40,7 @@ SHORTER = {
   ' in [': ' [',
   ' in (': ' (',
 }
-NO_PART = 'no_averaging()', 'no_reduction()'
+NO_PART = 'no_averaging()', 'no_reduction()', 'local()'
 
 
 def arguments(docstring: str) -> dict[str, str]:
@@ -228,20 +229,18 @@ def composition_table() -> str:
     'params': {'w': jax.ShapeDtypeStruct((1000, 1000), 'float32')},
     'model_state': {},
   }
+  moments = jax.eval_shape(optax.adam(0.1).init, shapes['params'])
   groups: dict[str, list[str]] = {}
   for name in methods.METHODS:
     strategy = methods.create_strategy(name, methods.Context(40, 0))
-    sent = traffic.traffic(
-      strategy.sends(shapes, workers), shapes['params'], workers
-    )
+    sends = strategy.sends(shapes, workers, moments)
+    sent = traffic.traffic(sends, shapes['params'], workers)
     used = ', '.join(
-      f'`{part}`'
-      for part in map(str, (strategy.averager, strategy.reducer))
-      if part not in NO_PART
+      f'`{part}`' for part in map(str, strategy[1:4]) if part not in NO_PART
     )
     row = f'{used} | {sent.step / sent.bsp:.2g} | {sent.sync / sent.bsp:.2g}'
     groups.setdefault(row, []).append(f'`{name}`')
-  head = '| methods | averager, reducer | step | synchronization |'
+  head = '| methods | averager, reducer, policy | step | synchronization |'
   lines = [f'| {", ".join(names)} | {row} |' for row, names in groups.items()]
   return '\n'.join([head, '|---|---|---:|---:|', *lines]) + '\n'
 

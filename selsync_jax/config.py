@@ -164,10 +164,11 @@ _BOUNDS = ('ge', 'gt', 'le', 'lt')  # An `Interval`'s fields, and `operator`'s.
 class Rule(NamedTuple):
   """The values that a parameter accepts."""
 
-  kind: type = object  # A key of `_KINDS`, `tuple`, or `object` for any value.
+  # A key of `_KINDS`, `tuple`, `Mapping`, or `object` for any value.
+  kind: type = object
   limits: Interval = Interval()  # The range of a number.
   names: tuple[Any, ...] = ()  # The allowed values, if they are listed.
-  each: 'Rule | None' = None  # The rule of a tuple's element.
+  each: 'Rule | None' = None  # The rule of a tuple's element, a dict's value.
   optional: bool = False  # Whether it may be `None`.
   others: tuple[type, ...] = ()  # Types whose values are accepted unchecked.
 
@@ -176,6 +177,8 @@ class Rule(NamedTuple):
     """The required kind of value, in words."""
     if self.names:
       return ' or '.join(map(str, self.names))
+    if self.each is not None and self.kind is Mapping:
+      return f'a dict, and each value {self.each.words}'
     if self.each is not None:
       return f'a tuple, and each element {self.each.words}'
     infinite = self.kind is float and self.limits.le == math.inf
@@ -195,7 +198,7 @@ class Rule(NamedTuple):
     if not fits or (self.names and value not in self.names):
       raise ValueError(f'must be {self.words}')
     if self.each is not None:
-      for element in value:
+      for element in value.values() if self.kind is Mapping else value:
         self.each.check(element)
     if self.kind not in (int, float) or self.names:
       return
@@ -249,6 +252,8 @@ def rule(annotation: Any) -> Rule:
     return Rule(type(arguments[0]), names=arguments)
   if origin in (tuple, list, Sequence):
     return Rule(tuple, each=rule(arguments[0]))
+  if origin is Mapping:
+    return Rule(Mapping, each=rule(arguments[1]))
   if annotation in _KINDS:
     return Rule(annotation)
   unknown = annotation in (Any, inspect.Parameter.empty)

@@ -79,6 +79,8 @@ class Toy:
     self.y = np.tanh(self.x @ rng.normal(size=5)).astype(np.float32)
     self.strategy = strategy_of(variant)
     self.optimizer = OPTIMIZERS[optimizer]
+    if optimizer == 'sgd':
+      self.optimizer = compositions.OPTIMIZERS.get(variant, self.optimizer)
     self.traces = 0
 
     def counted(*args):

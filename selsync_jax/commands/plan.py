@@ -185,8 +185,8 @@ def plan(
 ) -> dict[str, Any]:
   """Estimates a step of every method for a custom model.
 
-  Needs the extra `train`. Methods that cannot have this number of workers are
-  left out.
+  Needs the extra `train`. Methods that cannot have this number of workers, or
+  this optimizer, are left out.
 
   Args:
     params: the parameters of one worker, or their shapes.
@@ -247,7 +247,7 @@ def plan(
     {'params': params, 'model_state': model_state},
     links,
     lssr,
-    opt_state,
+    lambda method: opt_state,
     step_seconds,
   )
   return costs
@@ -306,17 +306,27 @@ def _print_costs(configs, measured, links, within, lssr, steps, work):
   if configs['selsync'].mesh.fsdp > 1:  # Two all-gathers, a reduce-scatter.
     shared *= 1.5
   compute = measured.seconds / within.workers + shared
-  about = measured.shared, links, lssr, measured.opt_state, compute
+
+  def moments(method):
+    config = configs[method]
+    if config.optimizer.to_dict() == configs['selsync'].optimizer.to_dict():
+      return measured.opt_state
+    return step_cost.moments(config, measured.shared)
+
   costs, impossible = step_cost.costs(
     {name: config.sync.to_dict() for name, config in configs.items()},
     context,
-    *about,
+    *(measured.shared, links, lssr, moments, compute),
     work and functools.partial(work, nbytes=size),
   )
   lines = [f'{method}: {reason}' for method, reason in impossible.items()]
   if not costs:  # All methods share the mistake.
     raise ConfigError(f'config.sync: {lines[0]}')
-  bsp = step_cost.cost(methods.create_strategy('bsp', context), *about)
+  bsp = step_cost.cost(
+    methods.create_strategy('bsp', context),
+    *(measured.shared, links, lssr),
+    compute=compute,
+  )
   print(f'{links.workers} workers, {facts.size(size)} of parameters')
   print(f'a step of one worker computes {1e3 * measured.seconds:.2f} ms')
   if measured.quartiles:

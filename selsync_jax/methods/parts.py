@@ -233,7 +233,9 @@ def compose(
 def _changed(
   own: Any, given: Mapping[str, Any], run: Mapping[str, Any], path: str
 ) -> Any:
-  """Changes some fields of a part, and of the parts inside it."""
+  """Changes some fields of a part, and of the parts and dicts inside it."""
+  if isinstance(own, Mapping):
+    return {**own, **given}
   if getattr(own, 'recipe', None) is None:
     raise ConfigError(f'config.{path}: set {own!r} as a whole, with its name')
   constructor, call = own.recipe

@@ -6,9 +6,16 @@ these parts. A method that computes more is a function, as in `adaptive`.
 
 import functools
 
-from selsync_jax.config import NonNegative, Positive
+from selsync_jax.config import Count, NonNegative, Positive
 from selsync_jax.methods.row import Method
-from selsync_jax.sync import drift, exchange, reducers, sparse, triggers
+from selsync_jax.sync import (
+  drift,
+  exchange,
+  optimizer_state,
+  reducers,
+  sparse,
+  triggers,
+)
 from selsync_jax.sync.averagers import mean, outer, subset_mean
 from selsync_jax.sync.fda import fda
 from selsync_jax.sync.fragments import fragments
@@ -57,6 +64,18 @@ def post_local(
   return triggers.post_local(round(switch * steps_per_epoch), period)
 
 
+def adam_moments(first: Count, second: Count) -> optimizer_state.Moments:
+  """Averages each of Adam's moments at a multiple of the period.
+
+  Args:
+    first: averages of the parameters from one average of the first moment, `mu`
+      in optax, to the next; 3 is from the paper.
+    second: averages of the parameters from one average of the second moment,
+      `nu` in optax, to the next; 6 is from the paper.
+  """
+  return optimizer_state.mean(every={'mu': first, 'nu': second})
+
+
 ROWS = {
   'selsync_paper': Method(
     'Averages when a gradient changes by delta, smoothed by N / 100.',
@@ -83,6 +102,18 @@ ROWS = {
     dict(period=8),
     'Stich, `Local SGD Converges Fast and Communicates Little`, ICLR 2019.',
     'The default is ours.',
+  ),
+  'des_loc': Method(
+    "Averages the parameters periodically, and Adam's moments less often.",
+    dict(trigger=every, averager=mean, optimizer_state=adam_moments),
+    dict(period=8, first=3, second=6),
+    'Iacob et al., `DES-LOC: Desynced Low Communication Adaptive Optimizers '
+    'for Training Foundation Models`, ICLR 2026 (arXiv 2505.22549).',
+    'The default period (K_x) is ours; K_u is `first` periods, and K_v is '
+    '`second` periods. With 1 for both it is Local Adam. The workloads here '
+    "use Adam with optax's default rate as the local optimizer; elsewhere, set "
+    'it in `config.optimizer`.',
+    optimizer=dict(name='adam', learning_rate=0.001),
   ),
   'post_local': Method(
     'Averages at every step at first, and periodically afterwards.',

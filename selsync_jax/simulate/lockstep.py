@@ -172,8 +172,8 @@ class LockstepLedger(VirtualLedger):
   ) -> list[Collective]:
     """Returns the step's collectives; `rate` says how often each is issued.
 
-    A collective whose `scale` is 0 is not issued: there is nothing to send. If
-    late collectives take turns, each is issued in part: they are no barrier.
+    A `scale` says so itself: where it is 0, there is nothing to send. If late
+    collectives take turns, each is issued in part: they are no barrier.
     """
     issued = []
     for collective in collectives:
@@ -183,8 +183,10 @@ class LockstepLedger(VirtualLedger):
         math.floor(n * rate + _ROUNDING) for n in (count - 1, count)
       )
       times = rate if collective.late and not at_step else after - before
-      scale = metrics[collective.scale][0] if collective.scale else 1
-      if times and scale and (at_step or synced):
-        nbytes = collective.nbytes * float(scale)
+      length = 1.0
+      if collective.scale:
+        times, length = 1, rate * float(metrics[collective.scale][0])
+      if times and length and (at_step or synced):
+        nbytes = collective.nbytes * length
         issued.append(collective._replace(rate=times, nbytes=nbytes))
     return issued

@@ -124,7 +124,8 @@ def _refused_arrays(constructor, arguments):
 
 def _shown(value: Any) -> str:
   """Returns a part as the call that makes it, any other value as its `repr`."""
-  if not isinstance(value, Part) and callable(getattr(value, 'update', value)):
+  is_plain = isinstance(value, Part | Mapping)
+  if not is_plain and callable(getattr(value, 'update', value)):
     return '...'  # An optimizer, for example.
   return repr(value)
 

@@ -50,8 +50,9 @@ class Collective(NamedTuple):
     at: 'step' or 'sync': issued at every step, or at a synchronization.
     rate: the average number of times it is issued, per step or per
       synchronization.
-    scale: the metric of the part that multiplies `nbytes` if the length of the
-      message depends on the values; 1 is the expected length.
+    scale: the metric of the part that multiplies `nbytes` times `rate`, if the
+      state decides how long the message is, or whether it is sent; 1 is the
+      mean.
     late: the number of steps until its result is needed; it travels while the
       workers take these steps. Infinity means the next synchronization.
     senders: the share of the workers that send; the others wait.

@@ -179,8 +179,9 @@ def create_setup(settings: Settings, mapper: Mapper | None = None) -> Setup:
   _check_pace(setup)
   _check_statistics(setup)
   with config_errors('sync'):
+    sent = setup.traffic  # The optimizer may lack a moment.
     for budget in strategy.trigger.traits.budgets:
-      budget(setup.traffic)
+      budget(sent)
   return setup
 
 

@@ -113,9 +113,12 @@ def init_state(
     frozen=frozen,
     copies=copies,
   )
+  policy = strategy.optimizer_state
+  with config_errors(f'sync: optimizer_state {policy}'):
+    moments_state = policy.init(state.moments)
   return state.replace(
     averager_state=strategy.averager.init(strategy.averaged(state.shared)),
-    moments_state=strategy.optimizer_state.init(state.moments),
+    moments_state=moments_state,
   )
 
 

@@ -135,21 +135,22 @@ def costs(
   shared: Any,
   network: Network,
   lssr: float,
-  opt_state: Any = (),
+  moments: Callable[[str], Any],
   compute: float = 0.0,
   work: Callable[[Averager], float] | None = None,
 ) -> tuple[dict[str, Cost], dict[str, str]]:
   """Returns the cost of each method, and why some methods cannot be used.
 
   Both are by name. `fields` has the `sync` of each method's config; see `cost`
-  for the other arguments; `work` maps an averager to its `work` there.
+  for the other arguments; `moments` maps a method's name to its `opt_state`
+  there, and `work` an averager to its `work`.
   """
   found, impossible = {}, {}
   for name, sync in fields.items():
     try:
       strategy = methods.create_strategy(context=context, **sync)
       strategy.averager.check(network.workers)
-      about = shared, network, lssr, opt_state, compute
+      about = shared, network, lssr, moments(name), compute
       own = work(strategy.averager) if work else 0.0
       found[name] = cost(strategy, *about, own)
     except ValueError as error:  # The parts or this many workers do not fit.
@@ -230,6 +231,12 @@ def given(
     *_parts({'params': params, 'model_state': {}}, optimizer),
     EPOCH,
   )
+
+
+def moments(config: ml_collections.ConfigDict, shared: Any) -> Any:
+  """Returns the shapes of the moments of a config's optimizer, for `costs`."""
+  optimizer = check(config).optimizer(learning_rate=0.0)
+  return _parts({'params': shared['params']}, optimizer)[1]
 
 
 def _step(problem: Problem) -> Any:

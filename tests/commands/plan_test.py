@@ -5,7 +5,9 @@ import math
 import pathlib
 import re
 
+import jax
 import numpy as np
+import optax
 import pytest
 
 import selsync_jax as ss
@@ -56,6 +58,9 @@ def test_the_table_adds_up(monkeypatch, capsys):
   for name in ('selsync', 'bsp', 'local_sgd', 'diloco'):  # All-reduce all.
     lssr, average = float(rows[name][0]), float(rows[name][3])
     assert average == pytest.approx((1 - lssr) * whole, abs=0.1)
+  # Its workloads have Adam, and send two moments at a third and a sixth.
+  own, plain = (float(rows[name][3]) for name in ('des_loc', 'local_sgd'))
+  assert own == pytest.approx((1 + 1 / 3 + 1 / 6) * plain, abs=0.02)
   for _, _, vote, average, hidden, _, step, speed_up in rows.values():
     assert hidden == '0.00'
     total = compute + float(vote) + float(average)
@@ -173,7 +178,8 @@ def test_any_model_can_be_planned_from_two_figures(capsys):
   found = [re.search('^selsync +(.*?) ', each, re.M)[1] for each in outputs]
   assert found == ['0.900', '0.500']
   params = np.empty(12_500_000, np.float32)
-  costs = ss.plan(params, step_seconds=0.2, workers=8)
+  moments = jax.eval_shape(optax.adam(0.1).init, params)
+  costs = ss.plan(params, step_seconds=0.2, workers=8, opt_state=moments)
   cells = re.findall(r'^(\w+) .* (\d+\.\d\d) +\d+\.\d\d *$', outputs[0], re.M)
   steps = {name: float(step) for name, step in cells}
   del steps['power_sgd']  # It compresses only matrices.

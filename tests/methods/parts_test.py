@@ -77,6 +77,9 @@ CHANGED = {
     'optimizer_state': 'mean(wire=float32())',
   },
   'optimizer_state=mean': {'optimizer_state': 'mean()'},
+  'optimizer_state.every.nu=6 optimizer_state=mean': {
+    'optimizer_state': "mean(every={'nu': 6})"
+  },
   "optimizer_state=reset optimizer_state.only=('trace',)": {
     'optimizer_state': "reset(only=('trace',))"
   },
@@ -89,6 +92,13 @@ CHANGED = {
 @pytest.mark.parametrize('flags', CHANGED)
 def test_flags_replace_and_change_parts(flags):
   assert composed(f'local_sgd {flags}') == PERIODIC | CHANGED[flags]
+
+
+def test_a_flag_changes_one_period_of_a_moment():
+  policy = composed('des_loc optimizer_state.every.mu=5')['optimizer_state']
+  assert policy == "mean(every={'mu': 5, 'nu': 6})"
+  policy = composed('des_loc second=1 wire=int4')['optimizer_state']
+  assert policy == "mean(every={'mu': 3, 'nu': 1}, wire=bfloat16())"
 
 
 def test_none_is_refused_by_every_field_that_needs_a_value():

@@ -81,6 +81,15 @@ def test_a_message_travels_as_long_as_its_length_of_the_step():
   assert ends == [5 + 1.0 + 2 * 0.25, 6.5 + 4 + 3.0 + 2 * 0.25]
 
 
+def test_a_message_of_every_third_average_takes_its_whole_time_there():
+  ledger = create([Collective('all_reduce', 1.0, rate=1 / 3, scale='third')])
+  rows = [
+    count(ledger, True, third=np.full(2, times)) for times in (0.0, 0.0, 3.0)
+  ]
+  ends = [row['virtual_seconds'] for row in rows]
+  assert ends == [5, 9, pytest.approx(12 + 1.0 + 2 * 0.25)]
+
+
 def test_a_late_collective_travels_while_the_next_step_computes():
   ledger = create([Collective('all_reduce', 1.0, 'step', late=1)])
   rows = [count(ledger, False) for _ in SECONDS]

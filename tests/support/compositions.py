@@ -5,12 +5,15 @@ behavior. `GRID` combines every trigger with every averager; the names of a pair
 draw its wire, reducer and policy for the optimizer's state, so that a new part
 of these kinds changes no other pair. `REFUSED` has the pairs whose draw cannot
 be right. `REST` has the parts that occur in none of these, each in local SGD.
+`OPTIMIZERS` has the local optimizers of methods that need a certain one.
 """
 
 from collections.abc import Callable, Iterator
 import itertools
 import random
 from typing import Any
+
+import optax
 
 from selsync_jax import methods
 
@@ -93,6 +96,8 @@ PRESETS = {name: (name, {}) for name in methods.METHODS} | {
     },
   ),
 }
+
+OPTIMIZERS = {'des_loc': optax.adam(0.02, eps=1e-3)}
 
 _SELSYNC = {'name': 'selsync', 'delta': 0.15}
 _TRIGGERS = {
@@ -203,7 +208,7 @@ SLOW = {
   *('selsync, bounded', 'selsync, late', 'bsp, clipped', 'fda, sketch'),
   *('local_sgd', 'local_sgd, moments, late', 'post_local', 'post_local, soon'),
   *('qsr', 'fedavg', 'fedavg, half', 'fedprox', 'scaffold', 'slowmo'),
-  *('fedadam', 'fedyogi', 'fedadagrad', 'diloco', 'diloco, sparta'),
+  *('des_loc', 'fedadam', 'fedyogi', 'fedadagrad', 'diloco', 'diloco, sparta'),
   *('diloco, late', 'diloco, eager', 'streaming_diloco, late', 'sparse_loco'),
   *('muloco', 'edit', 'noloco', 'sparta', 'sparta, dense', 'gossip, ring'),
   *('gossip, random', 'gossip, late', 'groups', 'groups, random', 'exdyna'),

@@ -67,7 +67,8 @@ def begin(method: str, mapper: Mapper) -> tuple[Any, Any]:
   """Returns a mapped step of a method of `METHODS`, and the first state."""
   task = tasks.TASKS['classification']
   strategy = compositions.create(*METHODS[method])
-  optimizer = optax.sgd(0.05, momentum=0.9)  # Adam amplifies zero gradients.
+  sgd = optax.sgd(0.05, momentum=0.9)  # Adam amplifies zero gradients.
+  optimizer = compositions.OPTIMIZERS.get(method, sgd)
   example = jax.tree.map(lambda x: x[0, :1], next(batches(mapper.workers)))
   model = tasks.init(Net(), task, example, jax.random.key(0))
   start = init_state(*model, strategy, optimizer)

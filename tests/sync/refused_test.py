@@ -114,6 +114,15 @@ TOGETHER = {
   'ss.optimizer_state.mean(wire=ss.wires.int8())': (
     'could round a second moment to 0'
   ),
+  'ss.optimizer_state.mean(every={"mu": 0})': (
+    "every={'mu': 0}: must be at least 1"
+  ),
+  'ss.optimizer_state.mean(every={"mu": 2.5})': (
+    "every={'mu': 2.5}: must be a whole number"
+  ),
+  'ss.optimizer_state.mean(only=["nu"], every={"mu": 3})': (
+    r"every={'mu': 3}: 'mu' is not in only=\['nu'\]"
+  ),
 }
 AVERAGERS = {
   'ss.outer(SGD, averager=EAGER)': "eager_outer.* remembers each worker's resu",

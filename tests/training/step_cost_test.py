@@ -94,7 +94,9 @@ def test_a_method_waits_for_its_votes_and_its_averages(
 
 @pytest.mark.parametrize('method', methods.METHODS)
 def test_a_delay_is_named_where_a_config_may_have_one(method):
-  cost = step_cost.cost(strategy(method), SHARED, LINKS, 0.9, compute=COMPUTE)
+  moments = optax.adam(0.1).init(SHARED['params'])
+  own = strategy(method), SHARED, LINKS, 0.9, moments
+  cost = step_cost.cost(*own, compute=COMPUTE)
   try:
     strategy(method, delay=2)
   except ValueError:
