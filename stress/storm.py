@@ -269,7 +269,7 @@ def tell(run: Islands) -> Iterator[str]:
   for kind, pauses in run.pauses.items():
     more = [max(0.0, pause - 3 / run.rate) for pause in pauses]
     print(f'{kind}: {min(more):.1f} to {max(more):.1f} s longer (goal 5 s)')
-  codes = {name: each.wait(600) for name, each in run.running.items()}
+  codes = {name: each.wait(1800) for name, each in run.running.items()}
   if any(codes.values()):
     yield f'exit codes {codes}'
     return

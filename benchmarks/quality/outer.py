@@ -5,10 +5,12 @@
 
 Trains the small language model with methods that step an outer optimizer on the
 workers' mean update, and with averages alone. All of them send as many bytes as
-an average at every fifth step in int4. Two more rows tell the outer step from
-averaging, with all bytes: workers average their gradients as in BSP, and an
-outer step moves their common parameters at every fifth step. That is DiLoCo or
-MuLoCo with one worker (K = 1).
+an average at every fifth step in int4. DES-LOC also averages AdamW's moments
+in bfloat16, so its averages are less frequent.
+
+Two more rows tell the outer step from averaging, with all bytes: as in BSP,
+workers average their gradients, and an outer step moves their parameters at
+every fifth step. That is DiLoCo or MuLoCo with one worker (K = 1).
 
 Each method has eight trials with one seed: four outer steps with two learning
 rates, or two averages with four; BSP has eight rates. The best trial on
@@ -53,11 +55,30 @@ def step(method: str) -> dict[str, str]:
   }
 
 
+def moments(period: int, first: int, second: int) -> dict[str, str]:
+  """A setting of DES-LOC with the task's AdamW.
+
+  Args:
+    period: steps between averages of the parameters.
+    first: averages of the parameters from one of the first moment to the next.
+    second: the same for the second moment.
+  """
+  every = '+sync.optimizer_state.every.'
+  seldom = f'moments every {first * period} and {second * period}'
+  return {
+    f'period {period}, {seldom}': (
+      f'local_sgd+sync.period={period}+sync.wire=int4'
+      f'+sync.optimizer_state=mean{every}mu={first}{every}nu={second}'
+    )
+  }
+
+
 METHODS = {
   BSP: {'': 'bsp'},
   'BSP, Muon': {'': families.FAMILIES[BSP][1]},
   LOCAL: average('local_sgd'),
   'local SGD, Muon': average(MUON),
+  'DES-LOC': moments(15, 3, 6) | moments(10, 6, 12),
   'DiLoCo': step(f'diloco{SHORT}'),
   'MuLoCo': step(f'muloco{SHORT}'),
   'EDiT': step(f'edit{SHORT}'),

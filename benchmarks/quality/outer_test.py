@@ -2,14 +2,14 @@
 
 import pytest
 
-from benchmarks.quality.outer import LOCAL, METHODS, STUDY
+from benchmarks.quality.outer import LOCAL, STUDY
 from benchmarks.quality.rules_test import tried
 from benchmarks.quality.triggers_test import sent
-from selsync_jax.methods import Context
+from selsync_jax.methods import Context, METHODS
 from selsync_jax.training.settings import check
 
 
-@pytest.mark.parametrize('method', METHODS)
+@pytest.mark.parametrize('method', STUDY.rules)
 def test_a_method_averages_gradients_or_sends_as_much_as_local_sgd(
   method, tmp_path
 ):
@@ -36,3 +36,14 @@ def test_one_worker_takes_the_same_steps(many, one, optimizer, tmp_path):
       assert several['sync'][field] == alone['sync'][field]
     assert several['optimizer'] == alone['optimizer']
     assert alone['optimizer']['name'] == optimizer
+
+
+def test_moments_are_averaged_as_often_as_in_des_loc(tmp_path):
+  trial, _ = tried(STUDY, 'text', 'DES-LOC', tmp_path).values()
+  context = Context(100, trial.seed)
+  preset = METHODS['des_loc'](context, period=trial.config.sync.period)
+  periods = [
+    strategy.optimizer_state.recipe.arguments.arguments['every']
+    for strategy in (check(trial.config).method(context), preset)
+  ]
+  assert periods[0] == periods[1]

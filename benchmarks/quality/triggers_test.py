@@ -50,14 +50,15 @@ def sent(trial):
   """The bytes of a worker per step, when a budget is met."""
   strategy = check(trial.config).method(Context(100, trial.seed))
   shared = SHARED | {'model_state': {}}
-  every = strategy.sends(shared, 4)
+  moments = optax.adam(1.0).init(SHARED['params'])
+  every = strategy.sends(shared, 4, moments)
   scales = {None: 1.0}
   if strategy.averager.metrics(strategy.averager.init(shared)):
     scales |= averaged(strategy)
   period = strategy.trigger.traits.period
   often = 1 / period if period else 0.2
   return sum(
-    c.sent(4) * scales[c.scale] * (often if c.at == 'sync' else 1)
+    c.sent(4) * scales.get(c.scale, 1) * (often if c.at == 'sync' else 1)
     for c in every
   )
 
