@@ -158,8 +158,8 @@ FIELDS: Mapping[str, Field] = {
   'optimizer.name': Field(
     'sgd',
     str,
-    'Any optimizer of optax or optax.contrib that needs only the gradient. Its '
-    'arguments are fields.',
+    'Any optimizer of optax or optax.contrib that needs only the gradient, and '
+    'no random key. Its arguments are fields.',
   ),
   'optimizer.learning_rate': Field(0.1, float, 'The peak of the schedule.'),
   'optimizer.momentum': Field(None, float | None, 'The momentum.'),

@@ -82,6 +82,11 @@ def _constructor(name: Any) -> Callable[..., optax.GradientTransformation]:
       f'{name!r} needs {NEEDS_MORE[name]} to update, and a step has only the '
       'gradient; choose another optimizer'
     )
+  if own.keys() & {'key', 'seed'}:
+    raise ValueError(
+      f'{name!r} keeps a random key, which the state of a run cannot hold; '
+      'choose another optimizer'
+    )
   masks = [mask for mask in ('mask', 'weight_decay_mask') if mask in own]
 
   def create(
