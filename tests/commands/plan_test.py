@@ -158,7 +158,8 @@ def test_the_network_of_a_plan_may_be_measured(monkeypatch, capsys):
   for (sender, receiver), name in {(0, 1): 'maui', (1, 0): 'oahu'}.items():
     mbit = links.bandwidth[sender, receiver] / 1e6
     ms = 1e3 * links.round_trip[sender, receiver]
-    assert re.search(rf'^{name} .*\b{mbit:.4g}, {ms:.2f}\b', output, re.M)
+    figures = re.escape(f'{mbit:.4g}, {ms:.2f}')  # 10 Gbit/s is 1e+04.
+    assert re.search(rf'^{name} .*\b{figures}\b', output, re.M)
   worst = network.Network(2, np.nanmin(links.bandwidth), 0.0)
   travel = 1e3 * worst.seconds(Collective('all_reduce', 50e6)) / 8
   (average,) = re.findall(r'^local_sgd .* MB +\S+ +(\S+)', output, re.M)
