@@ -1,5 +1,6 @@
 """Training on emulated hosts, which `stress.storm` disturbs."""
 
+import abc
 import collections
 from collections.abc import Callable, Sequence
 import json
@@ -24,7 +25,7 @@ SAVES = 12
 CONFIG = 'tests/support/slow_digits.py'
 
 
-class Training:
+class Training(abc.ABC):
   """Processes that train, each on its own host, and one more host.
 
   Args:
@@ -50,9 +51,9 @@ class Training:
     self._hosts = emulated.Hosts(islands + 1, bandwidth, folder)
     self.running: dict[str, subprocess.Popen] = {}
 
+  @abc.abstractmethod
   def begin(self, name: str) -> subprocess.Popen:
     """Starts a process."""
-    raise NotImplementedError
 
   def begin_all(self) -> None:
     """Starts all processes."""

@@ -32,7 +32,7 @@ from selsync_jax.islands.program import Begun, complete, cut
 from selsync_jax.sync.network import pays_to_guess
 
 KEPT = 100
-"""The number of votes that tell how often a guess is wrong."""
+"""The number of votes that count for the decision to guess."""
 
 
 class WrongGuess(Exception):
@@ -70,7 +70,7 @@ class Odds:
     finally:
       self._waited += time.perf_counter() - began
 
-  def next(self) -> None:
+  def complete(self) -> None:
     """Notes that a step is complete, with everything since the one before."""
     now = time.perf_counter()
     self._step.add(now - self._before - self._waited)
@@ -195,7 +195,7 @@ class Ahead:
 
   def __call__(self, state: Any, batch: Batch) -> tuple[Any, Any]:
     made = complete(self._mapper.peers, self._take, state, batch)
-    self._odds.next()
+    self._odds.complete()
     return made
 
   def _take(self, peers: Peers, state: Any, batch: Batch) -> tuple[Any, Any]:

@@ -128,7 +128,7 @@ def test_it_guesses_while_repeats_cost_less_than_round_trips(
     now += 1.0
     odds.wait(functools.partial(odds.trip, vote))
     odds.note(index < 100 or index < 100 + wrong)
-    odds.next()
+    odds.complete()
   assert odds.are_good == guesses
 
 
