@@ -118,19 +118,17 @@ def timed(island: Any, period: int, options: argparse.Namespace) -> float:
   return 1e3 * float(np.median(each, 0).mean())
 
 
-def probed(invitation: str, name: str, options: argparse.Namespace) -> Any:
+def probed(
+  invitation: str, name: str, options: argparse.Namespace
+) -> list[float]:
   """The bandwidth and latency of the worst link, each the median of three."""
   import numpy as np
 
   from selsync_jax.islands import probing
 
   each = [probing.probe(invitation, name, 4 * options.size) for _ in range(3)]
-  links = probing.Links(
-    each[0].names,
-    np.median([one.bandwidth for one in each], 0),
-    np.median([one.round_trip for one in each], 0),
-  )
-  return links.network(options.hosts)[1:]
+  links = [probe.network(options.hosts)[1:] for probe in each]
+  return np.median(links, 0).tolist()
 
 
 def main() -> None:

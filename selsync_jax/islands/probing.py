@@ -23,7 +23,7 @@ from selsync_jax.sync.delay import Delayed
 from selsync_jax.sync.network import Network
 from selsync_jax.sync.traffic import Collective
 
-FETCHES, LONG = 31, 1.0
+FETCHES, LONG = 31, 3.0
 """The most fetches of a message whose times are measured, and the seconds after
 which fewer are enough."""
 
@@ -46,18 +46,19 @@ class Links(NamedTuple):
       one (column); NaN on the diagonal.
     round_trip: the same, in seconds from a request for a small message until
       the message has arrived.
+    slowest: bits per second in both directions at once, of the slowest pair;
+      infinite if there is none.
   """
 
   names: Sequence[str]
   bandwidth: np.ndarray
   round_trip: np.ndarray
+  slowest: float
 
   def network(self, workers: int) -> 'IslandNetwork':
     """Returns a network of this many islands, whose links are the worst one."""
-    if len(self.names) == 1:
-      return IslandNetwork(workers, np.inf, 0.0)
-    bandwidth, trip = np.nanmin(self.bandwidth), np.nanmax(self.round_trip)
-    return IslandNetwork(workers, float(bandwidth), float(trip) / 2)
+    trip = float(np.nanmax(self.round_trip, initial=0.0))
+    return IslandNetwork(workers, self.slowest, trip / 2)
 
 
 class IslandNetwork(Network):
@@ -140,7 +141,7 @@ def measure(peers: Any, nbytes: int) -> Links:
 
   The pairs take turns. The islands of a pair begin to fetch from each other at
   the same time, as in an average, and about as much: an island's share of the
-  parameters.
+  parameters. An average waits for both, so the later one counts each time.
 
   Args:
     peers: the islands; `FlightPeers`.
@@ -151,27 +152,38 @@ def measure(peers: Any, nbytes: int) -> Links:
     RunError: if an island has ended.
   """
   share = min(max(nbytes // peers.size, LEAST), MOST)
-  trip, whole = _seconds_of_pairs(peers, 1), _seconds_of_pairs(peers, share)
-  bandwidth = 8 * share / np.maximum(whole - trip, whole / 10)
-  found = np.stack(peers.share(np.stack([trip, bandwidth])), -1)
-  return Links(peers.names, found[1], found[0])  # By sender, receiver.
+
+  def bandwidth(trip, whole):
+    return 8 * share / np.maximum(whole - trip, whole / 10)
+
+  trip, later_trip = _seconds_of_pairs(peers, 1)
+  whole, later = _seconds_of_pairs(peers, share)
+  found = np.stack(peers.share(np.stack([trip, bandwidth(trip, whole)])), -1)
+  slowest = bandwidth(later_trip, later).min(initial=np.inf)
+  # By sender, receiver.
+  return Links(peers.names, found[1], found[0], float(slowest))
 
 
-def _seconds_of_pairs(peers: Any, size: int) -> np.ndarray:
-  """Returns the median seconds in which a message arrives, by sender."""
-  found = np.full(peers.size, np.nan)
+def _seconds_of_pairs(peers: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the median seconds in which a message of this size arrives.
+
+  The first are by sender, for messages to this island; the second by pair, for
+  the later one of its two messages.
+  """
+  found, by_pair = np.full(peers.size, np.nan), []
   noise = np.random.default_rng(0).bytes(size)  # A VPN may compress.
   fetch = peers.serve(np.frombuffer(noise, np.uint8))
   for pair in itertools.combinations(range(peers.size), 2):
-    other, own, longest = sum(pair) - peers.index, [], []
-    while len(longest) < FETCHES and (len(longest) < 3 or sum(longest) < LONG):
+    other, own, later = sum(pair) - peers.index, [], []
+    while len(later) < FETCHES and (len(later) < 3 or sum(later) < LONG):
       if peers.index in pair:
         own.append(_seconds(functools.partial(fetch, other)))
-      slower = peers.fold('pmax', np.array(own[-1] if own else 0.0))
-      longest.append(float(slower))
+      last = peers.fold('pmax', np.array(own[-1] if own else 0.0))
+      later.append(float(last))
+    by_pair.append(statistics.median(later[1:]))  # The first connects.
     if own:
-      found[other] = statistics.median(own[1:])  # The first connects.
-  return found
+      found[other] = statistics.median(own[1:])
+  return found, np.array(by_pair)
 
 
 def _seconds(run: Callable[[], Any]) -> float:

@@ -160,7 +160,7 @@ def test_the_network_of_a_plan_may_be_measured(monkeypatch, capsys):
     ms = 1e3 * links.round_trip[sender, receiver]
     figures = re.escape(f'{mbit:.4g}, {ms:.2f}')  # 10 Gbit/s is 1e+04.
     assert re.search(rf'^{name} .*\b{figures}\b', output, re.M)
-  worst = network.Network(2, np.nanmin(links.bandwidth), 0.0)
+  worst = network.Network(2, links.slowest, 0.0)
   travel = 1e3 * worst.seconds(Collective('all_reduce', 50e6)) / 8
   (average,) = re.findall(r'^local_sgd .* MB +\S+ +(\S+)', output, re.M)
   assert travel < float(average)
