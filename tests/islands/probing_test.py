@@ -36,12 +36,11 @@ def test_a_row_of_the_matrix_has_what_its_island_sends(pool):
   for figures in links.bandwidth, links.round_trip:
     assert np.isnan(figures.diagonal()).all() and (figures[between] > 0).all()
   for other in 0, 2:
-    assert links.bandwidth[1, other] < links.bandwidth[other, 1]
+    slow = max(links.bandwidth[1, other], links.slowest)
+    assert slow < links.bandwidth[other, 1]
   network = links.network(16)
   assert network.workers == 16
   assert network.round_trip == links.round_trip[between].max()
-  # In both directions at once, a pair is at most as fast as in each of them.
-  assert links.slowest <= 1.01 * links.bandwidth[between].min()
   assert network.bandwidth == links.slowest
 
 
