@@ -264,9 +264,11 @@ def flags(path: pathlib.Path) -> set[str]:
         found |= {'--out', *(f'--{each.arg}' for each in numbers)}
   for node in tree.body:
     if isinstance(node, ast.ImportFrom):
-      for alias in node.names:
-        beside = path.parent / f'{alias.name}.py'
-        found |= flags(beside) if beside.exists() else set()
+      inside = [f'{node.module}.{alias.name}' for alias in node.names]
+      for module in [node.module, *inside]:
+        beside = (ROOT / module.replace('.', '/')).with_suffix('.py')
+        if beside.parent == path.parent and beside.exists():
+          found |= flags(beside)
   return found
 
 

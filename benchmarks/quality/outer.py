@@ -1,7 +1,7 @@
 """Does an outer step help when all averages send the same bytes?
 
   python -m benchmarks.quality.outer --into=docs/evidence.md
-  python -m benchmarks.quality.outer --methods DiLoCo --seeds=5
+  python -m benchmarks.quality.outer --only DiLoCo --seeds=5
 
 Trains the small language model with methods that step an outer optimizer on the
 workers' mean update, and with averages alone. All of them send as many bytes as

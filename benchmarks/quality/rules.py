@@ -48,8 +48,7 @@ class Study(NamedTuple):
 
   Attributes:
     name: the benchmark's name.
-    noun: the word for a rule, in the table and the caption; with an s, the flag
-      that chooses rules.
+    noun: the word for a rule, in the table and the caption.
     rules: the settings of each rule, as in `compare`, by their names in the
       table.
     tasks: the tasks by name.
@@ -70,11 +69,12 @@ class Study(NamedTuple):
     """The parser of the benchmark's command line."""
     parser = runs.parser(about, self.name, tasks=self.tasks)
     parser.add_argument(
-      f'--{self.noun}s',
+      '--only',
       dest='rules',
       nargs='+',
       default=list(self.rules),
       choices=self.rules,
+      help=f'{self.noun}s to train besides the baselines',
     )
     parser.set_defaults(idx_dir=None)
     return parser

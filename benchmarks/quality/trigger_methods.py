@@ -260,20 +260,22 @@ class ArraysState(NamedTuple):
   """State of `_selective_arrays`."""
 
   wire: Any
+  waited: Any  # Averages since each array traveled.
   credit: Any  # The share of all elements that the budget still allows.
   sent: Any  # The share of all elements that traveled last.
 
 
-def _selective_arrays(share):
+def _selective_arrays(share, in_turn=False):
   """Averages the arrays that have changed most, as far as a budget goes.
 
   `share` of all elements travels; the array that has changed most waits until
-  the budget allows it.
+  the budget allows it. If `in_turn`, those that have waited longest travel.
   """
   wire = wires.int4()
 
   def init(tree):
-    return ArraysState(wire.init(tree), jnp.float32(0), jnp.float32(0))
+    waited = jnp.arange(len(jax.tree.leaves(tree)), dtype=jnp.float32)
+    return ArraysState(wire.init(tree), waited, jnp.float32(0), jnp.float32(0))
 
   def apply(tree, state):
     reference = jax.tree.leaves(_reference(tree, state.wire))
@@ -282,7 +284,8 @@ def _selective_arrays(share):
     moved = [
       optax.tree.norm(x - r) / (optax.tree.norm(r) + 1e-6) for x, r in pairs
     ]
-    order = jnp.argsort(-lax.pmean(jnp.stack(moved), ss.AXIS))
+    change = lax.pmean(jnp.stack(moved), ss.AXIS)
+    order = jnp.argsort(-(state.waited if in_turn else change))
     sizes = jnp.array([x.size for x in leaves], jnp.float32)
     shares = (sizes / jnp.sum(sizes))[order]
     credit = state.credit + share
@@ -301,7 +304,8 @@ def _selective_arrays(share):
       reference=kept(after.reference, state.wire.reference),
       error=kept(after.error, state.wire.error),
     )
-    return tree, ArraysState(after, credit - sent, sent)
+    waited = jnp.where(chosen, 0, state.waited + 1)
+    return tree, ArraysState(after, waited, credit - sent, sent)
 
   return ss.Averager(
     init, apply, agrees=False, metrics=lambda state: {'sent': state.sent}
@@ -312,8 +316,16 @@ def _selective_arrays(share):
 def send_arrays(context, *, period: int = 1, lssr: float = LSSR):
   """Averages at a period those arrays that have changed most."""
   del context
-  share = period * (1 - lssr)
-  return ss.Strategy(ss.every(period), _selective_arrays(share))
+  averager = _selective_arrays(period * (1 - lssr))
+  return ss.Strategy(ss.every(period), averager)
+
+
+@ss.register_method
+def arrays_in_turn(context, *, period: int = 1, lssr: float = LSSR):
+  """Averages at a period those arrays that have waited longest."""
+  del context
+  averager = _selective_arrays(period * (1 - lssr), in_turn=True)
+  return ss.Strategy(ss.every(period), averager)
 
 
 TASKS = 'text', 'text_muon', 'pictures', 'one_label'

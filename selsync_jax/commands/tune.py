@@ -27,8 +27,8 @@ GRADIENTS = 'sync.averager=mean+sync.reducer=all_reduce+sync.period=1000000'
 """Fields that make a method BSP: every gradient is averaged, parameters never.
 """
 METHODS = (
-  'selsync,local_sgd,muloco+sync.averager=mean,diloco,sparse_loco,noloco,'
-  'sparta,fedadagrad,power_sgd'
+  'selsync,local_sgd,partial,muloco+sync.averager=mean,diloco,sparse_loco,'
+  'noloco,sparta,fedadagrad,power_sgd'
 )
 
 

@@ -103,6 +103,18 @@ ROWS = {
     'Stich, `Local SGD Converges Fast and Communicates Little`, ICLR 2019.',
     'The default is ours.',
   ),
+  'partial': Method(
+    'Averages one part of the parameters at a time.',
+    dict(trigger=every, averager=fragments),
+    dict(fragments=8, period=1),
+    'Lee, Sahu, He and Avestimehr, `Partial Model Averaging in Federated '
+    'Learning: Performance Guarantees and Benefits`, Neurocomputing 2023 '
+    '(arXiv 2201.03789).',
+    'A part is a slice of every array, and is averaged once in `fragments` '
+    'times `period` steps. So it sends as much as local SGD with that period, '
+    'evenly. The default number of parts is ours. Reconstructed from the '
+    "paper's abstract.",
+  ),
   'des_loc': Method(
     "Averages the parameters periodically, and Adam's moments less often.",
     dict(trigger=every, averager=mean, optimizer_state=adam_moments),

@@ -42,6 +42,7 @@ _PARTS: Choices = {  # Parts of a method, where the config has not chosen.
 OF_AVERAGES = frozenset([*_PARTS, 'sync.trigger'])
 """Fields of averages of parameters."""
 _COARSE = 'int8', 'int4', 'int2'
+_SIZES = 'sync.fragments', 'sync.period', 'sync.lssr'
 _LSSRS = (OWN, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
@@ -84,7 +85,7 @@ class Space(NamedTuple):
   def densest(
     self, method: str, fits: Callable[[Mapping[str, Any]], bool]
   ) -> Iterator[dict[str, Any]]:
-    """Yields fields that average as often as a budget lets.
+    """Yields fields that average as often, or as much, as a budget lets.
 
     The averages are in the two coarsest wires of `_COARSE` that may be chosen:
     many coarse averages are worth more than few fine ones (docs/evidence.md).
@@ -93,9 +94,10 @@ class Space(NamedTuple):
     `fits` tells whether the method with some fields is within the budget.
     """
     choices = self.choices[method]
+    sizes = [field for field in _SIZES if field in choices]
     wires = [w for w in _COARSE if _holds(choices.get('sync.wire', ()), w)]
     for changed in [{'sync.wire': wire} for wire in wires[-2:]] or [{}]:
-      for field in 'sync.period', 'sync.lssr':
+      for field in sizes[:1]:
         own = self.own[method].get(field)
         values = _ascending(choices.get(field, ()), own)
         least = bisect.bisect_left(

@@ -53,6 +53,12 @@ def test_a_budget_may_let_the_usual_share_of_steps_average():
   assert next(made) == {'sync.wire': 'int4', 'sync.lssr': 0.9}
 
 
+def test_a_budget_may_let_larger_parts_be_averaged_at_every_step():
+  chosen, _ = build('partial')
+  made = chosen.densest('partial', lambda fields: fields['sync.fragments'] > 4)
+  assert next(made) == {'sync.wire': 'int4', 'sync.fragments': 5}
+
+
 @pytest.mark.parametrize(
   'names, spent',
   [
