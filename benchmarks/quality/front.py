@@ -1,7 +1,7 @@
 """What does a percent of BSP's bytes cost? Some families of methods by bytes.
 
   python -m benchmarks.quality.front --tasks text --into=docs/evidence.md
-  python -m benchmarks.quality.front --tasks text --only 'partial, int2' --seeds=5
+  python -m benchmarks.quality.front --only 'partial, int2' --seeds=5
 
 Trains a task with BSP, and with families of methods that send ever fewer bytes.
 Each of these rows has two trials with one seed, at the config's learning rate
