@@ -269,7 +269,7 @@ def _selective_arrays(share, in_turn=False):
   """Averages the arrays that have changed most, as far as a budget goes.
 
   `share` of all elements travels; the array that has changed most waits until
-  the budget allows it. If `in_turn`, those that have waited longest travel.
+  the budget allows it. If `in_turn`, the longest wait decides.
   """
   wire = wires.int4()
 

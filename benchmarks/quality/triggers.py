@@ -28,15 +28,6 @@ PERIOD = 'a period'
 INT4 = '+sync.wire=int4'
 SELSYNC = f'selsync+sync.delta=None+sync.lssr=0.8{INT4}+sync.max_period='
 
-
-def _parts(period: int, count: int) -> str:
-  """Averages one of some parts of every array."""
-  return (
-    f'local_sgd+sync.period={period}+sync.averager=fragments'
-    f'+sync.averager.k={count}{INT4}'
-  )
-
-
 RULES: dict[str, dict[str, str]] = {
   'BSP, all bytes': {'': 'bsp'},
   PERIOD: {
@@ -90,8 +81,8 @@ RULES: dict[str, dict[str, str]] = {
     'period 2': 'arrays_in_turn+sync.period=2',
   },
   'parts in turn': {
-    'a fifth each step': _parts(1, 5),
-    'a third, period 2': _parts(2, 3),
+    'a fifth each step': f'partial+sync.fragments=5{INT4}',
+    'a third, period 2': f'partial+sync.fragments=3+sync.period=2{INT4}',
   },
 }
 """The settings of each rule, as in `compare`, by their names in the table."""

@@ -85,7 +85,7 @@ class Space(NamedTuple):
   def densest(
     self, method: str, fits: Callable[[Mapping[str, Any]], bool]
   ) -> Iterator[dict[str, Any]]:
-    """Yields fields that average as often, or as much, as a budget lets.
+    """Yields fields that spend a whole budget on averages.
 
     The averages are in the two coarsest wires of `_COARSE` that may be chosen:
     many coarse averages are worth more than few fine ones (docs/evidence.md).
@@ -94,21 +94,19 @@ class Space(NamedTuple):
     `fits` tells whether the method with some fields is within the budget.
     """
     choices = self.choices[method]
-    sizes = [field for field in _SIZES if field in choices]
+    field = next((field for field in _SIZES if field in choices), '')
+    values = _ascending(choices.get(field, ()), self.own[method].get(field))
     wires = [w for w in _COARSE if _holds(choices.get('sync.wire', ()), w)]
     for changed in [{'sync.wire': wire} for wire in wires[-2:]] or [{}]:
-      for field in sizes[:1]:
-        own = self.own[method].get(field)
-        values = _ascending(choices.get(field, ()), own)
-        least = bisect.bisect_left(
-          values, True, key=lambda value: fits({**changed, field: value})
-        )
-        if least < len(values):
-          dense = {**changed, field: values[least]}
-          yield self._changed(method, dense)
-          rate = 2 * self.own[method].get(RATE, math.inf)
-          if _holds(choices.get(RATE, ()), rate):
-            yield self._changed(method, dense | {RATE: rate})
+      least = bisect.bisect_left(
+        values, True, key=lambda value: fits({**changed, field: value})
+      )
+      if least < len(values):
+        dense = {**changed, field: values[least]}
+        yield self._changed(method, dense)
+        rate = 2 * self.own[method].get(RATE, math.inf)
+        if _holds(choices.get(RATE, ()), rate):
+          yield self._changed(method, dense | {RATE: rate})
 
 
 def _holds(choice: Choice, value: Any) -> bool:
