@@ -93,15 +93,11 @@ results: $(VENV)/test.stamp
 stragglers: $(VENV)/train.stamp
 	$(BIN)/python -m benchmarks.quality.stragglers --into=docs/stragglers.md
 
-# The tables and figures of docs/evidence.md, measured again. That takes days on
-# two cores, and `make evidence EVIDENCE=quick`, with smaller models, three hours
-# or more.
-evidence: WORK := runs/evidence$(EVIDENCE:%=-%)
+# The first tables of docs/evidence.md, measured again. That takes days on two
+# cores, and `make evidence EVIDENCE=quick`, with smaller models, three hours.
 evidence: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.quality.evidence --into=docs/evidence.md \
 		$(or $(EVIDENCE:%=--%),--emulated=5)
-	$(BIN)/python docs/pictures.py $(WORK) \
-		$$(basename -s .png $(WORK)/plots/*.png)
 
 # What late averages cost, in benchmarks/README.md, measured again. The table takes
 # an hour on two cores, the figure another.

@@ -17,14 +17,12 @@ BSP's bytes take ten times as long as a step computes on this machine, plus a
 millisecond per message. With --emulated, the first recipes that keep to 3 % of
 the bytes are also timed on an emulated cluster (benchmarks/quality/shaped.py).
 Families with the same recipe share a row. Writes evidence.json, which has more,
-a figure for each task and, with --into, the tables into a page, between
-`<!-- evidence_TASK -->` and `<!-- /evidence_TASK -->`. Finished runs are not
-repeated.
+and, with --into, the tables into a page, between `<!-- evidence_TASK -->` and
+`<!-- /evidence_TASK -->`. Finished runs are not repeated.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
-import dataclasses
 import pathlib
 import shlex
 import statistics
@@ -38,13 +36,7 @@ from benchmarks.quality.ratios import create_clock
 from benchmarks.quality.recipes import SHARE, train, Workload
 from benchmarks.table import markdown
 from selsync_jax.config import ConfigError
-from selsync_jax.report import (
-  comparison_table,
-  facts,
-  image_files,
-  pareto_plot,
-  significance,
-)
+from selsync_jax.report import comparison_table, facts, significance
 from selsync_jax.report.comparison_table import Entry
 from selsync_jax.runs.history import Trial
 from selsync_jax.training.problem import create_problem
@@ -52,7 +44,6 @@ from selsync_jax.training.settings import check
 
 TRIALS, QUICK_TRIALS = 6, 4  # Per family.
 SEEDS = 3  # Seeds of the final runs, by default.
-DRAWN = 10  # The ratio of the figure.
 SHOWN = 10, 100  # The ratios of the table.
 
 
@@ -191,22 +182,6 @@ def table(found: Mapping[str, Outcome]) -> str:
   return markdown(lines)
 
 
-def draw(found: Mapping[str, Outcome], folder: pathlib.Path) -> None:
-  """Draws the loss over bytes, and over seconds at one ratio."""
-  entries = []
-  for name, (entry, seconds, _) in found.items():
-    runs = {
-      seed: dataclasses.replace(
-        run, summary=run.outcome | {'virtual_seconds': seconds[seed][DRAWN]}
-      )
-      for seed, run in entry.runs.items()
-    }
-    entries += [entry._replace(label=name, runs=runs)] * bool(runs)
-  plot = pareto_plot.plot(entries, 'loss')
-  named = dataclasses.replace(plot, name=f'evidence-{folder.name}')
-  image_files.write([named], folder.parent)
-
-
 def command(name: str, options: argparse.Namespace) -> str:
   """The command that measures a task as this one did."""
   words = ['python', '-m', 'benchmarks.quality.evidence', '--tasks', name]
@@ -220,10 +195,8 @@ def command(name: str, options: argparse.Namespace) -> str:
   return shlex.join(words)
 
 
-def text(
-  name: str, workload: Workload, result: Result, options: argparse.Namespace
-) -> str:
-  """The page's section about a task: the training, the table, the figure."""
+def text(name: str, result: Result, options: argparse.Namespace) -> str:
+  """The page's section about a task: the training, the table."""
   bsp = result.found[BSP].entry
   run = next(iter(bsp.runs.values()))
   steps, seeds = run.outcome['steps'], len(bsp.runs)
@@ -232,9 +205,7 @@ def text(
     f'{run.config["workers"]} workers, {steps:,} steps, {seeds} seeds. BSP '
     f'sends {facts.size(result.found[BSP].sent)} per worker, and takes '
     f'{steps * result.step:,.1f} s on a network without a limit.\n\n'
-    f'{table(result.found)}\n'
-    f'![Loss over bytes and over seconds at {DRAWN}:1, {TASKS[name].title}]'
-    f'(images/evidence-{name}.png)\n'
+    f'{table(result.found)}'
   )
 
 
@@ -278,11 +249,9 @@ def has_data(name: str, options: argparse.Namespace) -> bool:
 
 
 def section(name: str, options: argparse.Namespace) -> training.Section:
-  """Trains on a task, and draws the figure; returns the result."""
-  workload = create_workload(name, options)
-  result = measure(workload, options)
-  draw(result.found, workload.folder)
-  said = text(name, workload, result, options)
+  """Trains on a task; returns the result."""
+  result = measure(create_workload(name, options), options)
+  said = text(name, result, options)
   return training.Section(TASKS[name].title, said, record(result))
 
 

@@ -15,6 +15,7 @@ BSP = 'BSP'
 INT8 = '+sync.wire=int8'
 SHORT = '+sync.period=5+sync.wire=int4'
 MUON = 'muloco+sync.averager=mean'  # Local SGD with Muon.
+STEP = '+sync.outer.learning_rate=0.7+sync.outer.momentum=0.3'  # Tuned.
 BUDGET = 'selsync+sync.delta=None+sync.max_period=None+sync.lssr='
 
 FAMILIES = {
@@ -30,8 +31,8 @@ FAMILIES = {
     f'selsync+sync.delta=0.3{INT8}',
     f'selsync+sync.delta=0.5{INT8}',
   ),
-  'DiLoCo': (f'diloco+sync.period=10{INT8}', 'edit+sync.period=40'),
-  'MuLoCo': ('muloco+sync.period=40', f'muloco+sync.period=10{INT8}'),
+  'DiLoCo': (f'diloco{STEP}{SHORT}', f'edit{STEP}{SHORT}'),
+  'MuLoCo': (f'muloco{STEP}{SHORT}', f'muloco{STEP}+sync.period=10{INT8}'),
   'SparseLoCo': ('sparse_loco+sync.period=10', 'sparse_loco'),
   'SPARTA': ('sparta', 'sparta+sync.fragments=50'),
   'QSR': (f'qsr+sync.h_min=10{INT8}', 'qsr+sync.h_min=40'),
@@ -56,7 +57,7 @@ FAMILIES = {
 }
 """The settings of each family, as in `compare`."""
 
-QUICK = 8
+QUICK = 6
 """The number of families in the quick form, the first ones."""
 
 RATES = '1x', '2x', '0.5x', '4x', '0.25x', '8x'

@@ -50,6 +50,7 @@ class Task(NamedTuple):
     local: local SGD.
     outer: local SGD with an outer step.
     gaps: mean numbers of steps from one average to the next.
+    more: local SGD of the task's own families, by their names.
   """
 
   name: str
@@ -57,6 +58,7 @@ class Task(NamedTuple):
   local: str
   outer: str
   gaps: tuple[int, ...] = (5, 7, 10, 14)
+  more: Mapping[str, str] = {}
 
   @property
   def title(self) -> str:
@@ -65,9 +67,6 @@ class Task(NamedTuple):
 
   def families(self) -> dict[str, dict[str, str]]:
     """The settings of each family, as in `compare`, by their names."""
-    step = (
-      '+sync.outer.learning_rate=0.7+sync.outer.momentum=0.3+sync.wire=int2'
-    )
     periods = {f'period {k}': f'+sync.period={k}' for k in self.gaps}
     parts = {
       f'one of {k} parts': f'+sync.averager=fragments+sync.averager.k={k}'
@@ -85,10 +84,10 @@ class Task(NamedTuple):
       'local SGD, int2': (f'{self.local}+sync.wire=int2', periods),
       'partial, int2': (f'{self.local}+sync.wire=int2+sync.period=1', parts),
       'SelSync, int2': (f'{self.local}+sync.wire=int2', budgets),
-      'DiLoCo, int2': (f'{self.outer}{step}', periods),
+      'DiLoCo, int2': (f'{self.outer}{families.STEP}+sync.wire=int2', periods),
       'PowerSGD': (f'{self.baseline}+sync.reducer=', ranks),
       'top-k gradients': (f'{self.baseline}+sync.reducer=', densities),
-    }
+    } | {name: (method, periods) for name, method in self.more.items()}
     return {
       name: {setting: method + own for setting, own in settings.items()}
       for name, (method, settings) in given.items()
@@ -111,12 +110,22 @@ TASKS = {
     'fashion_mnist', families.FAMILIES[BSP][1], families.MUON, 'muloco'
   ),
   'one_label': Task(
-    'fashion_mnist_one_label', 'bsp', 'local_sgd', 'diloco', (1, 2, 3, 5)
+    'fashion_mnist_one_label',
+    'bsp',
+    'local_sgd',
+    'diloco',
+    (1, 2, 3, 5),
+    {
+      'local SGD, int4, injection': 'local_sgd+sync.wire=int4'
+      '+data.injection.alpha=0.5+data.injection.beta=0.5'
+    },
   ),
 }
 
-FAMILIES = [*TASKS['text'].families()]
-"""The names of the families, which every task has."""
+FAMILIES = [
+  *dict.fromkeys(name for task in TASKS.values() for name in task.families())
+]
+"""The names of the families."""
 
 Row = tuple[str, str]
 """A family and its setting; `(BSP, '')` for BSP."""
