@@ -263,9 +263,8 @@ def text(
 ) -> str:
   """The page's section about a task: the training, the table, the figure."""
   (run,) = found[BSP, ''].trial.runs.values()
-  title, seeds, only = TASKS[name].title, options.seeds, ''
-  if options.only != FAMILIES:
-    only = ' '.join([' --only', *(f'"{family}"' for family in options.only)])
+  title, seeds = TASKS[name].title, options.seeds
+  only = runs.only(options.only, FAMILIES)
   return (
     f'`python -m benchmarks.quality.front --tasks {name}{only} '
     f'--seeds={seeds}`: '

@@ -70,9 +70,8 @@ class Study(NamedTuple):
     parser = runs.parser(about, self.name, tasks=self.tasks)
     parser.add_argument(
       '--only',
-      dest='rules',
       nargs='+',
-      default=list(self.rules),
+      default=[*self.rules],
       choices=self.rules,
       help=f'{self.noun}s to train besides the baselines',
     )
@@ -98,7 +97,7 @@ class Study(NamedTuple):
       }
       for rule, (setting, entry) in found.items()
     }
-    text = self.text(found, task, options.seeds)
+    text = self.text(found, task, options)
     return runs.Section(self.tasks[task].title, text, record)
 
   def workload(self, task: str, options: argparse.Namespace) -> Workload:
@@ -117,7 +116,7 @@ class Study(NamedTuple):
     self, workload: Workload, options: argparse.Namespace
   ) -> dict[str, Outcome]:
     """The outcome of every rule, the best on validation first."""
-    names = dict.fromkeys([*self.baselines, *options.rules])
+    names = dict.fromkeys([*self.baselines, *options.only])
     chosen = recipes.choose(
       {name: self.tried(workload, name) for name in names}, options.jobs
     )
@@ -132,11 +131,14 @@ class Study(NamedTuple):
     order = sorted(found, key=lambda name: found[name].entry.rank, reverse=True)
     return {name: found[name] for name in order}
 
-  def text(self, found: Mapping[str, Outcome], task: str, seeds: int) -> str:
+  def text(
+    self, found: Mapping[str, Outcome], task: str, options: argparse.Namespace
+  ) -> str:
     """The page's section about a task: the training, and the table."""
     run = next(iter(found[self.baselines[0]].entry.runs.values()))
+    seeds, only = options.seeds, runs.only(options.only, [*self.rules])
     return (
-      f'`python -m benchmarks.quality.{self.name} --tasks {task} '
+      f'`python -m benchmarks.quality.{self.name} --tasks {task}{only} '
       f'--seeds={seeds}`: {run.config["workers"]} workers, '
       f'{run.outcome["steps"]:,} steps, {self.trials} trials of each '
       f'{self.noun} with seed {TUNING_SEED}, final runs with seeds {self.seed} '

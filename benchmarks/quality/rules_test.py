@@ -78,7 +78,8 @@ def test_differences_are_to_every_baseline_seed_by_seed(tmp_path):
       finish(trial, 5.0, score, 1000 if name == 'BSP' else 25)
     (entry,) = comparison_table.read_entries(trials)
     found[name] = Outcome(*study.rules[name], entry)
-  text = study.text(found, 'text', 3)
+  options = argparse.Namespace(seeds=3, only=[*study.rules])
+  text = study.text(found, 'text', options)
   assert '2 trials of each method' in text and 'seeds 7 to 9' in text
   head, _, bsp, local, worse, lost = study.table(found).splitlines()
   assert ' | above BSP, % | above local SGD, % | ' in head

@@ -1,9 +1,10 @@
 """Trains the trials of a benchmark, and reports its tasks one by one."""
 
 import argparse
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 import os
 import pathlib
+import shlex
 import sys
 from typing import Any, NamedTuple
 
@@ -36,6 +37,16 @@ def parser(
   add('--into', type=page_with(*marks), help='a page, in Markdown')
   add('--out', default=f'{name}.json')
   return parser
+
+
+def only(names: Sequence[str], every: Sequence[str]) -> str:
+  """The flag, for a caption, of a command that trains some rows of a table.
+
+  Args:
+    names: the rows that it trains.
+    every: the rows that it trains without the flag.
+  """
+  return '' if names == every else f' --only {shlex.join(names)}'
 
 
 def train_all(trials: Iterable[Trial], jobs: int) -> None:
