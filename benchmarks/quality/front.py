@@ -270,8 +270,9 @@ def text(
     f'--seeds={seeds}`: '
     f'{run.config["workers"]} workers, {run.outcome["steps"]:,} steps, '
     f'{len(RATES)} trials of each row with seed {TUNING_SEED}, final runs with '
-    f'seeds {FIRST_SEED} to {FIRST_SEED + seeds - 1}, except of rows that a '
-    f'trial with no more bytes beats by `{MARGIN:.0%}`.\n\n{table(found)}\n'
+    f'seeds {FIRST_SEED} to {FIRST_SEED + seeds - 1}. A row has none if a '
+    f'trial with no more bytes beats it by `{MARGIN:.0%}`.\n\n'
+    f'{table(found)}\n'
     f'![Score over bytes of the trials, {title}](images/front-{name}.png)\n'
   )
 

@@ -128,11 +128,19 @@ def main() -> None:
   add('--config', required=True, help='config of the runs')
   about = 'methods of the runs, as for compare.py, BSP first'
   add('--methods', type=flags.names, required=True, help=about)
+  about = "learning rate of the runs, or 2x for twice the config's"
+  add('--lr', type=flags.rate, help=about)
   add('runs', type=pathlib.Path, help='a folder of compare.py')
   add('--out', default='shaped.json')
   options, fields = parser.parse_known_args()
   folder = options.runs.resolve()
-  done = trials.list_trials(options.config, fields, options.methods, folder)
+  done = trials.list_trials(
+    options.config,
+    fields,
+    options.methods,
+    folder,
+    learning_rates=[options.lr] if options.lr else [],
+  )
   for trial in done:
     if not trial.is_done:
       parser.error(f'{trial.workdir} is not a finished run')
