@@ -12,10 +12,10 @@ on Debian. `smoke` uses the digits instead.
 
 701,818 parameters.
 
-Measured, on 2 cores of an AMD EPYC, jax 0.10.2, seed 0: the full workload was
-not run. A run of 120 steps, with its schedule, reaches 80.1 % on validation at
-LSSR 0.858. It took 20 s beside other work, so 3,376 steps take about ten
-minutes.
+Measured, on 2 cores of an AMD EPYC, jax 0.10.2, seed 50: `fashion_mnist:bsp`
+with the fields `data.backend=numpy` and `mapper=map` reaches 90.9 % on
+validation in 3,376 steps, and 90.7 % on test. It took six minutes beside
+another run.
 """
 
 from selsync_jax.configs import base
