@@ -32,7 +32,7 @@ RULES: dict[str, dict[str, str]] = {
   'BSP, all bytes': {'': 'bsp'},
   PERIOD: {
     '5': f'local_sgd+sync.period=5{INT4}',
-    '3, in 2 bits': 'local_sgd+sync.period=3+sync.wire=int2',
+    '6': f'local_sgd+sync.period=6{INT4}',
   },
   'SelSync': {
     'smoothing 0.16': f'{SELSYNC}None',
